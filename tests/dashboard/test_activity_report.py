@@ -36,9 +36,9 @@ from wakeboard.core.states import Role
 from wakeboard.database import audit
 from wakeboard.reporting.activity_report import TimeWindow, faults, fires, missed
 from wakeboard.reporting.activity_report.minutes import SLICES, busy, ran, slice_length
-from wakeboard.reporting.activity_report.stretches import Busy, Stretch, joined
+from wakeboard.reporting.activity_report.stretches import BusyTime, Stretch, joined
 from wakeboard.reporting.activity_report.summary import summary
-from wakeboard.reporting.activity_report.usual import Usual
+from wakeboard.reporting.activity_report.usual import Baseline
 from wakeboard.reporting.hourly_rollups import sum_next
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.queries import errors
@@ -701,7 +701,7 @@ def test_a_window_is_told_the_same_by_its_hours_and_by_its_minutes(
             seconds=seconds, bucket=times[seconds],
             table="statistics_rollups" if ago > 5 else chance.choice(STATISTICS),
         )  # fmt: skip
-    usual = {"mail": Usual(9, 1.0), "sync": Usual(9, 20.0)}
+    usual = {"mail": Baseline(9, 1.0), "sync": Baseline(9, 20.0)}
     windows = []
     for length in (1, 59, 61, 360, 420, 720, 1440, *(chance.randrange(1, 2900) for _ in range(20))):
         until = now - timedelta(minutes=chance.randrange(300))
@@ -749,7 +749,7 @@ def test_what_began_with_a_minute_is_told_to_have_begun_then(
 STATISTICS = ("statistics_rollups", "statistics_deltas")
 
 
-def rounded(found: dict[str, Busy]) -> dict[str, list[list[tuple[float, ...]]]]:
+def rounded(found: dict[str, BusyTime]) -> dict[str, list[list[tuple[float, ...]]]]:
     return {
         name: [[tuple(round(each, 6) for each in stretch) for stretch in stretches] for stretches in of_type]
         for name, of_type in found.items()
@@ -806,7 +806,7 @@ def test_busy_stretches_are_joined_and_long_pauses_are_not() -> None:
     pause = slice_length(window).total_seconds()
     pieces = joined([piece(0), piece(9), piece(400, failed=2), piece(-60, length=90)], pause)
     failing = [piece(400, failed=2, length=10)]
-    (lane,) = gantt.lanes(window, ["mail", "idle"], {"mail": Busy(pieces, failing)}, {}, window.until)
+    (lane,) = gantt.lanes(window, ["mail", "idle"], {"mail": BusyTime(pieces, failing)}, {}, window.until)
     assert [bar.attempts for bar in lane.bars] == [30, 10]
     assert lane.bars[0].first_at == window.since and lane.bars[0].x == 0
     assert [(bar.last_at - window.since) / timedelta(minutes=1) for bar in lane.bars] == [30, 405]
@@ -817,7 +817,7 @@ def test_nothing_of_a_window_that_goes_on_ends_later_than_now() -> None:
     window = TimeWindow(moment("2026-11-20T18:00"), moment("2026-11-21T08:00"))
     now = moment("2026-11-20T18:21") + timedelta(seconds=3)
     pieces = [piece(20, failed=1, length=2)]
-    (lane,) = gantt.lanes(window, ["mail"], {"mail": Busy(pieces, pieces)}, {}, now)
+    (lane,) = gantt.lanes(window, ["mail"], {"mail": BusyTime(pieces, pieces)}, {}, now)
     assert lane.last_at == lane.marks[0].last_at == now
 
 
@@ -829,13 +829,13 @@ def test_a_lane_has_a_bounded_number_of_bars_inside_of_the_drawing() -> None:
     failing = joined([piece(begin, failed=1, length=step) for begin in begins], 60 * step)
     under_way = {"mail": (window.since, 3)}
     stretches = joined(pieces, 60 * step)
-    (lane,) = gantt.lanes(window, ["mail"], {"mail": Busy(stretches, failing)}, under_way, window.until)
+    (lane,) = gantt.lanes(window, ["mail"], {"mail": BusyTime(stretches, failing)}, under_way, window.until)
     assert len(lane.bars) <= SLICES and len(lane.marks) == 1 and lane.running is not None
     for bar in (*lane.bars, *lane.marks, lane.running):
         assert bar.x >= 0 and bar.x + bar.width <= gantt.WIDTH + 0.2
     assert (lane.marks[0].first_at, lane.marks[0].last_at) == (window.since, window.until)
     apart = joined(pieces[2::2], 60 * step)
-    (lane,) = gantt.lanes(window, ["mail"], {"mail": Busy(apart, [])}, {}, window.until)
+    (lane,) = gantt.lanes(window, ["mail"], {"mail": BusyTime(apart, [])}, {}, window.until)
     assert len(lane.bars) == len(pieces[2::2]) > 20
 
 

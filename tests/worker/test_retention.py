@@ -379,7 +379,7 @@ def test_a_run_that_died_anew_since_it_was_looked_at_stays(connection: Connectio
     run_id = a_run(connection, "dead", finished_at="-100 days")
     as_read = row(connection, run_id)["finished_at"]
     connection.execute("UPDATE wakeboard.job_runs SET finished_at = now() WHERE id = %s", (run_id,))
-    assert runs.remove(connection, [(run_id, as_read)]) == runs.Removed()
+    assert runs.remove(connection, [(run_id, as_read)]) == runs.RemovedRuns()
     assert kept(connection) == {run_id}
 
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from markupsafe import Markup, escape
 
-from wakeboard_dashboard.charts.sparks import Counted
+from wakeboard_dashboard.charts.sparks import CountedBar
 from wakeboard_dashboard.charts.spreads import HEIGHT, Spread
 from wakeboard_dashboard.text.formats import duration, number, plural
 
@@ -24,7 +24,7 @@ ABOVE = 4
 REMEMBERED = 512
 
 
-class ChartStep(Counted, Protocol):
+class ChartStep(CountedBar, Protocol):
     """What a bar stands for."""
 
     @property

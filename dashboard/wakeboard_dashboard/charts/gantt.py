@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from wakeboard.reporting.activity_report import TimeWindow
-from wakeboard.reporting.activity_report.stretches import Busy, Stretch
+from wakeboard.reporting.activity_report.stretches import BusyTime, Stretch
 
 WIDTH = 1000
 # Narrower bars cannot be seen, nor pointed at.
 NARROWEST = 4
 TICKS = 4
-_NEVER = Busy((), ())
+_NEVER = BusyTime((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class TypeLane:
 def lanes(
     window: TimeWindow,
     types: Sequence[str],
-    busy: Mapping[str, Busy],
+    busy: Mapping[str, BusyTime],
     running: Mapping[str, tuple[datetime, int]],
     now: datetime,
 ) -> list[TypeLane]:

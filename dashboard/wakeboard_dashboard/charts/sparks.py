@@ -13,13 +13,13 @@ from typing import Protocol
 from markupsafe import Markup, escape
 
 from wakeboard_dashboard.text.formats import clip, local, visible
-from wakeboard_dashboard.text.oddities import LatestRun, Odd
+from wakeboard_dashboard.text.oddities import LatestRun, Oddity
 
 WIDTH, HEIGHT, AXIS = 4, 19, 20
 LEAST = 1.5
 
 
-class Counted(Protocol):
+class CountedBar(Protocol):
     """What a column stands for."""
 
     @property
@@ -31,7 +31,7 @@ class Counted(Protocol):
         """How many of them failed."""
 
 
-def sparkline(bars: Sequence[Counted], title: str) -> Markup:
+def sparkline(bars: Sequence[CountedBar], title: str) -> Markup:
     """Return a column for each of ``bars``, what failed on top."""
     return _stacked(tuple([(bar.total, bar.bad) for bar in bars]), title)
 
@@ -86,7 +86,7 @@ def _column(x: int, top: float, height: float) -> str:
     return f"M{x} {AXIS - top:g}h{WIDTH - 1}v{height:g}h{1 - WIDTH}z"
 
 
-def marks(runs: Sequence[LatestRun], odd: Mapping[int, Sequence[Odd]], zone: tzinfo) -> Markup:
+def marks(runs: Sequence[LatestRun], odd: Mapping[int, Sequence[Oddity]], zone: tzinfo) -> Markup:
     """Return a link for each of ``runs`` that tells what is ``odd`` about it.
 
     Classes draw a mark, its title says the same: a shape and a word for each state. An empty link takes its

@@ -20,7 +20,7 @@ from wakeboard.alerts.finding import Finding
 from wakeboard.database.db import DatabaseError
 from wakeboard_dashboard.queries import alerts, overview
 from wakeboard_dashboard.queries.attention import Troubles, failures_rise, troubles
-from wakeboard_dashboard.queries.long_running import Overlong, overlong
+from wakeboard_dashboard.queries.long_running import OverlongRuns, overlong
 from wakeboard_dashboard.text.verdict import Counts, untold
 from wakeboard_dashboard.web.connection import as_of, may_ask_in_passing, reading
 
@@ -45,7 +45,7 @@ class AttentionState:
     counts: Counts
     rising: Finding
     alerts: Sequence[RowMapping]
-    overlong: Sequence[Overlong] = ()
+    overlong: Sequence[OverlongRuns] = ()
 
     @property
     def firing(self) -> list[str]:

@@ -15,7 +15,7 @@ from flask import Response, abort, g, jsonify, render_template, request
 
 from wakeboard.bulk import matching, rules
 from wakeboard.bulk.matching import Preview
-from wakeboard.bulk.start import Wanted, start, unconfirmed
+from wakeboard.bulk.start import ConfirmedOperation, start, unconfirmed
 from wakeboard.core.states import VERBS
 from wakeboard_dashboard.pages import verbs
 from wakeboard_dashboard.pages.bulk_confirmation import also_of, filters_of, options_of, seen_of
@@ -162,7 +162,7 @@ def begin(verb: str, given: Mapping[str, Any]) -> Response:
         ids = matching.matching(_driver(), verb, filters, seen.as_of, seen.highest).ids
         moment, counted = seen.as_of, seen.counted
     options = options_of(given)
-    wanted = Wanted(
+    wanted = ConfirmedOperation(
         verb, filters.query, moment, counted, also,
         options.per_minute, options.stop_above_percent, options.canary,
     )  # fmt: skip
@@ -172,7 +172,7 @@ def begin(verb: str, given: Mapping[str, Any]) -> Response:
 def begin_on(verb: str, ids: Sequence[int], given: Mapping[str, Any]) -> Response:
     """Begin an operation on chosen runs, because it shall go slowly or by a canary."""
     found, options = preview_of(verb, ids), options_of(given)
-    wanted = Wanted(
+    wanted = ConfirmedOperation(
         verb, "", as_of(), found.moves, rules.ALSO,
         options.per_minute, options.stop_above_percent, options.canary,
     )  # fmt: skip
@@ -180,7 +180,12 @@ def begin_on(verb: str, ids: Sequence[int], given: Mapping[str, Any]) -> Respons
 
 
 def _begin(
-    wanted: Wanted, ids: Sequence[int], given: Mapping[str, Any], back: str, *, is_typed: bool = True
+    wanted: ConfirmedOperation,
+    ids: Sequence[int],
+    given: Mapping[str, Any],
+    back: str,
+    *,
+    is_typed: bool = True,
 ) -> Response:
     if wanted.counted == 0:
         abort(409, "No run that matches can be moved by this verb now. Nothing was changed.")

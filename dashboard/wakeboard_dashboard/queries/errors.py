@@ -21,7 +21,7 @@ from wakeboard.database.tables import job_attempts, workers
 from wakeboard.reporting.activity_report import TimeWindow
 from wakeboard.reporting.activity_report.faults import UNKNOWN
 from wakeboard_dashboard.queries import error_counts
-from wakeboard_dashboard.queries.groups import Kept, by_number
+from wakeboard_dashboard.queries.groups import ErrorGroupRow, by_number
 
 CAP, RUNS_CAP = 20_000, 10_000
 BUCKETS = 24
@@ -68,7 +68,7 @@ class Group:
     code: str
     job_type: str
     number: int | None = None
-    kept: Kept | None = None
+    kept: ErrorGroupRow | None = None
     count: int = 0
     failed: int = 0
     dead: int = 0
@@ -206,7 +206,7 @@ def with_kept(connection: Connection, found: Sequence[Group]) -> list[Group]:
     return [replace(group, kept=kept.get(group.number or 0)) for group in found]
 
 
-def kept_of(connection: Connection, found: Sequence[Group]) -> dict[int, Kept]:
+def kept_of(connection: Connection, found: Sequence[Group]) -> dict[int, ErrorGroupRow]:
     """Return the rows of the groups, by their numbers."""
     return by_number(connection, {group.number for group in found if group.number is not None})
 

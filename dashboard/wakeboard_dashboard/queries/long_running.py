@@ -42,7 +42,7 @@ GROUP BY old.job_type ORDER BY runs DESC, old.job_type LIMIT {GROUPS}
 
 
 @dataclass(frozen=True, slots=True)
-class Overlong:
+class OverlongRuns:
     """So many runs of one type have run far longer than usual, the first of them since when."""
 
     job_type: str
@@ -69,7 +69,7 @@ def usual_paces(connection: Connection, now: datetime, names: Collection[str]) -
     return {name: pace for name, pace in paces(connection, now, names).items() if pace.runs} if names else {}
 
 
-def overlong(connection: Connection, now: datetime) -> list[Overlong]:
+def overlong(connection: Connection, now: datetime) -> list[OverlongRuns]:
     """Return the types of which runs have run far longer than usual, at most GROUPS, most runs first."""
     names = connection.execute(_TYPES, {"least": LEAST_SECONDS}).scalars().all()
     usual = usual_paces(connection, now, names)
@@ -78,6 +78,6 @@ def overlong(connection: Connection, now: datetime) -> list[Overlong]:
         return []
     values = {"least": LEAST_SECONDS, "names": list(limits), "seconds": list(limits.values())}
     return [
-        Overlong(row.job_type, row.runs, row.since_at, usual[row.job_type])
+        OverlongRuns(row.job_type, row.runs, row.since_at, usual[row.job_type])
         for row in connection.execute(_BEYOND, values)
     ]

@@ -33,7 +33,7 @@ from sqlalchemy import (
 
 from wakeboard.core.text.redaction import SECRET_KEYS
 from wakeboard.database.tables import job_definitions, job_runs, job_types
-from wakeboard.reporting.filters.conditions import Hidden
+from wakeboard.reporting.filters.conditions import HiddenText
 from wakeboard.reporting.filters.search import Search, Start
 from wakeboard.reporting.filters.search import search as filtered
 from wakeboard.reporting.filters.values import FilterError
@@ -95,7 +95,7 @@ def search(
         refuse_hidden(filters)
     cursor = read_cursor(filters.cursor_text, [int]) if filters.cursor_text else None
     start = Start(cursor.keys[0], newer=cursor.direction == "newer") if cursor else None
-    hidden = None if sees_payloads else Hidden(SECRET_INSIDE, SECRET_SAID, _SECRET_FLAG)
+    hidden = None if sees_payloads else HiddenText(SECRET_INSIDE, SECRET_SAID, _SECRET_FLAG)
 
     def ids_of(statement: Select[Any]) -> Sequence[Any]:
         return connection.execute(statement).scalars().all()

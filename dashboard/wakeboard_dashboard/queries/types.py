@@ -200,7 +200,7 @@ class LastFailure:
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
+class TypeWorkers:
     """How many live workers can run one type: ``alive`` of them, of whom some take work and some drain."""
 
     alive: int = 0
@@ -220,7 +220,7 @@ class TypeNumbers:
     loads: Mapping[str, TypeLoad] = field(default_factory=dict)
     paces: Mapping[str, TypePace] = field(default_factory=dict)
     failures: Mapping[str, LastFailure] = field(default_factory=dict)
-    workers: Mapping[str, Crew] = field(default_factory=dict)
+    workers: Mapping[str, TypeWorkers] = field(default_factory=dict)
     oldest: Mapping[str, datetime] = field(default_factory=dict)
 
 
@@ -316,6 +316,6 @@ def _failures(connection: Connection, names: Sequence[str]) -> dict[str, LastFai
     return {row.job_type: LastFailure(row.run_id, row.error_code, row.finished_at) for row in found}
 
 
-def _workers(connection: Connection, names: Sequence[str]) -> dict[str, Crew]:
+def _workers(connection: Connection, names: Sequence[str]) -> dict[str, TypeWorkers]:
     """Return how many live workers run each type that has any."""
-    return {row[0]: Crew(*row[1:]) for row in connection.execute(_WORKERS, {"names": list(names)})}
+    return {row[0]: TypeWorkers(*row[1:]) for row in connection.execute(_WORKERS, {"names": list(names)})}

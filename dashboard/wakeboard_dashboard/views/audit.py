@@ -142,7 +142,7 @@ def _sees_secrets() -> bool:
     return bool(g.actor.role.covers(Role.OPERATOR))
 
 
-class Spelled(NamedTuple):
+class AuditRowWords(NamedTuple):
     """A row in words: what was done, what it changed, what came of it; its thing's page, and log.
 
     ``whole`` is all that it changed, where ``changed`` leaves something out.
@@ -157,9 +157,9 @@ class Spelled(NamedTuple):
     log: str
 
 
-def spell(row: Mapping[Any, Any]) -> Spelled:
+def spell(row: Mapping[Any, Any]) -> AuditRowWords:
     """Return what a line says of ``row``."""
-    return Spelled(
+    return AuditRowWords(
         word_of(row),
         changes(row["before"], row["after"]),
         whole(row["before"], row["after"]),

@@ -16,7 +16,7 @@ from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import errors, groups, runs
 from wakeboard_dashboard.queries.errors import FailureWindow
-from wakeboard_dashboard.queries.groups import Kept
+from wakeboard_dashboard.queries.groups import ErrorGroupRow
 from wakeboard_dashboard.queries.runs import Payloads
 from wakeboard_dashboard.text.changes import hidden
 from wakeboard_dashboard.text.formats import number
@@ -140,7 +140,7 @@ def find_workers(fingerprint: str) -> dict[str, Any]:
     }
 
 
-def kept_group(fingerprint: str) -> Kept:
+def kept_group(fingerprint: str) -> ErrorGroupRow:
     """Return the group of ``fingerprint``; a page says so where there is none."""
     found = groups.one(reading(), read(fingerprint))
     if found is None:
@@ -152,15 +152,15 @@ def _unknown(fingerprint: str) -> NoReturn:
     abort(404, f"There is no error group {fingerprint}; retention may have removed it.")
 
 
-def _shown(fingerprint: str) -> Kept:
+def _shown(fingerprint: str) -> ErrorGroupRow:
     """Return the group that this request is about, read once."""
     if "error_group" not in g:
         g.error_group = kept_group(fingerprint)
-    found: Kept = g.error_group
+    found: ErrorGroupRow = g.error_group
     return found
 
 
-def _standing(kept: Kept) -> dict[str, int]:
+def _standing(kept: ErrorGroupRow) -> dict[str, int]:
     """Return how many runs of this request's group are in each state, counted once."""
     if "runs_of_group" not in g:
         g.runs_of_group = groups.standing(reading(), kept.id)
@@ -172,7 +172,7 @@ def _span(filters: params.Filters) -> tuple[datetime, datetime]:
     return errors_page.span(filters, DEFAULT_WINDOW)
 
 
-def _runs_of(kept: Kept, filters: params.Filters) -> params.Filters:
+def _runs_of(kept: ErrorGroupRow, filters: params.Filters) -> params.Filters:
     """Return what asks for the runs whose last failure was of this group, in the state that is asked for."""
     asked = {"group": kept.id} | ({"status": filters.get("status")} if filters.get("status") else {})
     texts = {"group": kept.fingerprint} | {
@@ -205,7 +205,7 @@ def starts(since: datetime, until: datetime, step: str, zone: tzinfo) -> list[da
     return [start_at for start_at in found if start_at < until]
 
 
-def trend(kept: Kept, since: datetime, until: datetime, step: str) -> list[TrendBar]:
+def trend(kept: ErrorGroupRow, since: datetime, until: datetime, step: str) -> list[TrendBar]:
     """Return the failures of each hour or day of the operator's zone, from that of ``since`` on."""
     begun = starts(since, until, step, g.zone)
     counted = groups.trend(reading(), kept.id, since, until, begun)
@@ -223,7 +223,7 @@ def capped(count: int, cap: int = groups.RUNS_CAP) -> str:
 
 def twin(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``/errors/<group>.json``: the group, its trend, workers, runs and newest failures."""
-    kept: Kept = found["group"]
+    kept: ErrorGroupRow = found["group"]
     parts = [find(kept.fingerprint) for find in (find_facts, find_trend, find_runs, find_workers)]
     context = ChainMap(dict(found), *parts)
     last = context["last"]

@@ -20,7 +20,7 @@ from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import errors, runs
 from wakeboard_dashboard.queries import groups as kept_groups
 from wakeboard_dashboard.queries.errors import FailureGroups, FailureWindow, Group
-from wakeboard_dashboard.queries.groups import Kept
+from wakeboard_dashboard.queries.groups import ErrorGroupRow
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 
@@ -148,7 +148,7 @@ def _shared(
     }
 
 
-def _muted(asked: FailureWindow) -> list[Kept]:
+def _muted(asked: FailureWindow) -> list[ErrorGroupRow]:
     """Return the muted groups that the page is about, whether or not they failed in the window."""
     return [
         kept

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from flask import Blueprint, current_app, g
 
 from wakeboard.reporting.activity_report import TimeWindow, faults, fires, minutes, usual
-from wakeboard.reporting.activity_report.minutes import Ran
+from wakeboard.reporting.activity_report.minutes import TypeAttempts
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard.reporting.hourly_rollups import STATISTICS_DAYS
 from wakeboard_dashboard.charts import gantt
@@ -140,7 +140,7 @@ def link(window: TimeWindow) -> str:
     return f"{PATH}?{window.query}"
 
 
-def ran_item(each: Ran) -> dict[str, Any]:
+def ran_item(each: TypeAttempts) -> dict[str, Any]:
     """Return a type of ``ran`` as the twin and the CSV give it."""
     return {name: getattr(each, name) for name in COUNTED} | {
         "median_seconds": each.usual.seconds if each.usual else None

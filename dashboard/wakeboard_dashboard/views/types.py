@@ -56,7 +56,7 @@ class TypeRow:
     pace: query.TypePace
     oldest: datetime | None
     failure: query.LastFailure | None
-    workers: query.Crew
+    workers: query.TypeWorkers
 
     @property
     def type(self) -> SimpleNamespace:
@@ -114,7 +114,7 @@ def _line(row: RowMapping, numbers: query.TypeNumbers) -> TypeRow:
         numbers.paces[name],
         numbers.oldest.get(name),
         numbers.failures.get(name),
-        numbers.workers.get(name, query.Crew()),
+        numbers.workers.get(name, query.TypeWorkers()),
     )
 
 

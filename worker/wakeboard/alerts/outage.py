@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
-from wakeboard.alerts.channels import Channels, NotSent, Outgoing
+from wakeboard.alerts.channels import Channels, NotSent, OutgoingMessage
 from wakeboard.alerts.finding import Finding
 from wakeboard.alerts.messages import MessageText, words
 from wakeboard.alerts.rule_state import RuleMemory, judge
@@ -110,7 +110,9 @@ class Outage:
         accepted = False
         for channel in self._settings.alert_channels:
             try:
-                answer = Channels(self._settings).send(channel, Outgoing(name, text.subject, text.body))
+                answer = Channels(self._settings).send(
+                    channel, OutgoingMessage(name, text.subject, text.body)
+                )
                 self.history.append(OutageMessage(news, channel, text, answer))
                 accepted = True
             except NotSent as failure:

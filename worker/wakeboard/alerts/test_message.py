@@ -13,7 +13,7 @@ import psycopg
 from psycopg.rows import dict_row
 
 from wakeboard.alerts import report
-from wakeboard.alerts.channels import Channels, NotSent, Outgoing
+from wakeboard.alerts.channels import Channels, NotSent, OutgoingMessage
 from wakeboard.alerts.messages import MessageText, words
 from wakeboard.alerts.rule_state import RuleMemory
 from wakeboard.alerts.watch import place_of, post
@@ -57,7 +57,7 @@ def test(
 
     Done when every channel took it, else forbidden with the reasons. Takes at most about 30 s.
     """
-    written: list[tuple[int, str, Outgoing]] = []
+    written: list[tuple[int, str, OutgoingMessage]] = []
 
     def begin() -> tuple[Answer, None, dict[str, Any] | None]:
         with connection.cursor(row_factory=dict_row) as cursor:
@@ -74,7 +74,7 @@ def test(
             message_id = post(connection, rule_id, "test", name, text.subject, text.body)
             connection.execute(CLAIMED, (message_id,))
             label = f"alert.{row['place'] or 'wakeboard'}.{message_id}"
-            written.append((message_id, name, Outgoing(label, text.subject, text.body)))
+            written.append((message_id, name, OutgoingMessage(label, text.subject, text.body)))
         return Answer(rule_id, row["state"], "done", ""), None, {"channels": chosen}
 
     answer = act(connection, actor, "alert.test", ("alert", rule_id), reason, begin)
@@ -95,7 +95,7 @@ def _words(connection: Connection, settings: Settings, row: dict[str, Any]) -> M
 
 
 def _sent(
-    connection: Connection, channels: Channels, message_id: int, channel: str, message: Outgoing
+    connection: Connection, channels: Channels, message_id: int, channel: str, message: OutgoingMessage
 ) -> tuple[bool, str]:
     answer = error = None
     try:

@@ -94,7 +94,7 @@ VALUES (%(rule_id)s, %(kind)s, %(channel)s, %(subject)s, %(body)s::jsonb) RETURN
 CARRIED = "UPDATE wakeboard.alert_messages SET run_id = %(run_id)s WHERE id = %(id)s"
 
 
-class Unanswered(Exception):
+class CheckTimeout(Exception):
     """A question could not be answered in time; nothing was written, ``row`` is the rule."""
 
     def __init__(self, row: Row) -> None:
@@ -119,7 +119,7 @@ class Watch:
             try:
                 with connection.transaction():
                     found = self._look(connection, rule_id, LOCK if KINDS[kind].is_report else TURN)
-            except Unanswered as failure:
+            except CheckTimeout as failure:
                 assert isinstance(failure.__cause__, psycopg.Error)
                 _puzzled(connection, failure.row, failure.__cause__)
                 found = 0, 0
@@ -144,7 +144,7 @@ class Watch:
         """Look at one rule inside a transaction; return how many messages that wrote, and how many more rules
         fire since (-1 where it has recovered); None when others do.
 
-        Raises Unanswered when the transaction cannot go on.
+        Raises CheckTimeout when the transaction cannot go on.
         """
         with connection.cursor(row_factory=dict_row) as cursor:
             row = cursor.execute(take.encode(), {"id": rule_id, **self._kinds()}).fetchone()
@@ -155,7 +155,7 @@ class Watch:
         try:
             finding = checks.ask(connection, row["kind"], KINDS[row["kind"]].values(row["settings"]))
         except psycopg.Error as failure:
-            raise Unanswered(row) from failure
+            raise CheckTimeout(row) from failure
         return self._decide(connection, row, finding)
 
     def _decide(self, connection: Connection, row: Row, found: Finding) -> tuple[int, int]:

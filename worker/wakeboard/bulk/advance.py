@@ -83,7 +83,7 @@ class AdvanceResult:
 
 
 @dataclass(slots=True)
-class Handled:
+class BatchResult:
     """What became of each run of a batch, in the order of their ids."""
 
     runs: list[int] = field(default_factory=list)
@@ -177,13 +177,13 @@ def _room(operation: Row) -> tuple[int, Any]:
     return min(BATCH, floor(seconds * operation["per_minute"] / 60) + 1), base
 
 
-def _handle(connection: Connection, operation: Row, room: int) -> tuple[Handled, bool]:
+def _handle(connection: Connection, operation: Row, room: int) -> tuple[BatchResult, bool]:
     """Move up to ``room`` of the next runs; return what was done, and whether none is left behind them."""
     limit = min(BATCH, max(room, AHEAD))
     cursor = operation["cursor"] or 0
     values = {"id": operation["id"], "cursor": cursor, "limit": limit + 1}
     ahead = [row["run_id"] for row in _rows(connection, NEXT, values)]
-    ids, handled = ahead[:limit], Handled()
+    ids, handled = ahead[:limit], BatchResult()
     for lock in _locked(connection, operation, ids):
         if lock["verdict"] != "moves":
             handled.add(lock, "skipped", lock["verdict"])
@@ -217,7 +217,7 @@ def _locked(connection: Connection, operation: Row, ids: Sequence[int]) -> list[
     return head
 
 
-def _move(connection: Connection, operation: Row, lock: Row, handled: Handled) -> None:
+def _move(connection: Connection, operation: Row, lock: Row, handled: BatchResult) -> None:
     """Make the operator's own move of one run; its audit row names the operation."""
     moves = {"retry": transitions.retry_now, "cancel": transitions.cancel, "again": transitions.run_again}
     actor = Actor(operation["actor"], Role(operation["role"]), operation["source"])
@@ -231,7 +231,7 @@ def _move(connection: Connection, operation: Row, lock: Row, handled: Handled) -
         handled.add(lock, "asked" if answer.result == "asked" else "moved")
 
 
-def _note(connection: Connection, operation: Row, handled: Handled) -> None:
+def _note(connection: Connection, operation: Row, handled: BatchResult) -> None:
     """Write down what became of each run."""
     values = {
         "id": operation["id"],
@@ -246,7 +246,7 @@ def _note(connection: Connection, operation: Row, handled: Handled) -> None:
     connection.execute(NOTE.encode(), values)
 
 
-def _count(operation: Row, handled: Handled) -> None:
+def _count(operation: Row, handled: BatchResult) -> None:
     """Add what was done to the numbers of the operation."""
     operation["done"] += handled.moved
     operation["asked"] += handled.results.count("asked")

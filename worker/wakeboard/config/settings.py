@@ -216,7 +216,7 @@ class Settings:
                 values[setting.name] = setting.read(text)
             except (ValueError, KeyError) as refused:
                 shown = HIDDEN if setting.name in SECRETS else repr(text)
-                meant = refused.meant if isinstance(refused, kinds.Misread) else None
+                meant = refused.meant if isinstance(refused, kinds.MisreadSetting) else None
                 hint = f" Did you mean {meant}?" if meant else ""
                 wrong.append(f"{label} is {shown}; allowed: {setting.allowed}.{hint}")
         if wrong:

@@ -122,7 +122,7 @@ class VacuumBlocker:
         return "A long query runs there, with hot_standby_feedback: end that query on the standby."
 
 
-class Sight(NamedTuple):
+class SessionVisibility(NamedTuple):
     """What the role ``role`` sees of other roles' sessions: all of them, or all but ``hidden``."""
 
     sees_all: bool
@@ -135,6 +135,6 @@ def holders(connection: Connection) -> list[VacuumBlocker]:
     return read_all(connection, HOLDERS, VacuumBlocker)
 
 
-def sight(connection: Connection) -> Sight:
+def sight(connection: Connection) -> SessionVisibility:
     """Return what this role sees of other roles' sessions."""
-    return read_all(connection, SIGHT, Sight)[0]
+    return read_all(connection, SIGHT, SessionVisibility)[0]

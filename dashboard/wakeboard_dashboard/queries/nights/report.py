@@ -15,10 +15,10 @@ from sqlalchemy import Connection, text
 
 from wakeboard.reporting.activity_report import Ask, Row, TimeWindow, faults, fires, minutes
 from wakeboard.reporting.activity_report import missed as missed_fires
-from wakeboard.reporting.activity_report.minutes import Ran
-from wakeboard.reporting.activity_report.stretches import Busy
-from wakeboard.reporting.activity_report.unmanned import Unmanned, unmanned
-from wakeboard.reporting.activity_report.usual import Usual, medians
+from wakeboard.reporting.activity_report.minutes import TypeAttempts
+from wakeboard.reporting.activity_report.stretches import BusyTime
+from wakeboard.reporting.activity_report.unmanned import UnmannedStretch, unmanned
+from wakeboard.reporting.activity_report.usual import Baseline, medians
 from wakeboard.reporting.activity_report.words import NightNumbers
 from wakeboard.reporting.filters.values import Moment
 from wakeboard_dashboard.queries import audit, errors
@@ -48,12 +48,12 @@ class Night:
         )
 
     @cached_property
-    def usual(self) -> dict[str, Usual]:
+    def usual(self) -> dict[str, Baseline]:
         """What was usual before."""
         return medians(self.ask, self.window.since)
 
     @cached_property
-    def ran(self) -> list[Ran]:
+    def ran(self) -> list[TypeAttempts]:
         """What ended, by type, those with failures first."""
         return minutes.ran(self.ask, self.window, self.usual)
 
@@ -64,7 +64,7 @@ class Night:
         return minutes.running(self.ask) if under_way else []
 
     @cached_property
-    def slow(self) -> list[Ran]:
+    def slow(self) -> list[TypeAttempts]:
         """The types of which attempts took over three times their median, most of them first."""
         return sorted((each for each in self.ran if each.slow), key=lambda each: -each.slow)
 
@@ -103,7 +103,7 @@ class Night:
         return faults.failed(self.ask, self.window, self.failures.numbers)
 
     @property
-    def fates(self) -> faults.Fates:
+    def fates(self) -> faults.FailedRunStates:
         """What became of the runs that failed."""
         return self.failed.fates
 
@@ -123,7 +123,7 @@ class Night:
         return faults.lost(self.ask, self.failed)
 
     @cached_property
-    def missed(self) -> missed_fires.AllMissed:
+    def missed(self) -> missed_fires.AllMissedFires:
         """The fires that were missed."""
         return missed_fires.missed(self.ask, self.window)
 
@@ -133,7 +133,7 @@ class Night:
         return fires.fired(self.ask, self.window)
 
     @cached_property
-    def unmanned(self) -> list[Unmanned]:
+    def unmanned(self) -> list[UnmannedStretch]:
         """The stretches in which no worker was there."""
         return unmanned(self.ask, self.window)
 
@@ -156,7 +156,7 @@ class Night:
         return list(dict.fromkeys([*(each.job_type for each in busiest), *self.under_way]))[: minutes.LANES]
 
     @cached_property
-    def busy(self) -> dict[str, Busy]:
+    def busy(self) -> dict[str, BusyTime]:
         """When each of ``lane_types`` was busy."""
         return minutes.busy(self.ask, self.window, self.lane_types)
 

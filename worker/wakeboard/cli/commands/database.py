@@ -22,9 +22,9 @@ from wakeboard.database import db as databases
 from wakeboard.database import embedded
 from wakeboard.database.audit import terminal_actor
 from wakeboard.database.embedded.identity import make_folders
-from wakeboard.database.embedded.server import Teller
+from wakeboard.database.embedded.server import WaitNotice
 from wakeboard.maintenance.backups.dump import BackupError, contents, dump, load
-from wakeboard.maintenance.backups.new_life import Before, begin_new_life, look
+from wakeboard.maintenance.backups.new_life import BeforeRestore, begin_new_life, look
 
 FORGOTTEN = (
     "What was done since the backup is forgotten, effects included: runs that ended since then may run "
@@ -139,7 +139,7 @@ def backup(file: Path | None, force: bool) -> None:
         row = connection.execute("SELECT clock_timestamp()").fetchone()
     programs = [embedded.binary(name, chosen.data_dir) for name in ("pg_dump", "pg_restore")]
     try:
-        size = dump(programs[0], programs[1], url, target, force=force, progress=Teller(tell))
+        size = dump(programs[0], programs[1], url, target, force=force, progress=WaitNotice(tell))
     except BackupError as failed:
         raise NotDone(str(failed)) from failed
     assert row is not None
@@ -231,7 +231,7 @@ def _workshop(data_dir: Path) -> Iterator[Path]:
 
 def _rebuild(workshop: Path, program: Path, file: Path) -> int:
     """Make the restored cluster in ``workshop`` and stop it; return how many runs were running."""
-    teller = Teller(tell)
+    teller = WaitNotice(tell)
     server = embedded.start(workshop, progress=teller)
     load(program, server.url, file, progress=teller)
     databases.migrate(server.url)
@@ -245,7 +245,7 @@ def _rebuild(workshop: Path, program: Path, file: Path) -> int:
 def _prove(data_dir: Path, aside: Path | None, was_running: bool) -> None:
     """Start the server on the restored cluster; when it does not answer, bring the old one back."""
     try:
-        server = embedded.start(data_dir, progress=Teller(tell))
+        server = embedded.start(data_dir, progress=WaitNotice(tell))
         with databases.connect(server.url, name="wakeboard restore") as connection:
             databases.current_revision(connection)
     except (embedded.EmbeddedError, databases.DatabaseError) as failed:
@@ -289,7 +289,7 @@ def _require_tables(connection: reach.Connection) -> None:
         raise NotDone(f"The schema is at revision {found or 'none'}; this version needs {wanted}. {mend}")
 
 
-def _plan(before: Before) -> str:
+def _plan(before: BeforeRestore) -> str:
     return "\n".join(
         (
             f"In the database {before.database} this will",

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from wakeboard.bulk import control, rules
-from wakeboard.bulk.start import Wanted, start, unconfirmed
+from wakeboard.bulk.start import ConfirmedOperation, start, unconfirmed
 from wakeboard.cli import reach
 from wakeboard.cli.commands.runs import read_filters
 from wakeboard.cli.flags import CommandGroup, is_json, reason_option, settings
@@ -135,7 +135,7 @@ def start_(
         if wrong := unconfirmed(found.moves, confirm):
             raise WrongUse(f"{wrong} Say --confirm {found.moves}.")
         query = urlencode(wanted.texts, quote_via=quote, safe=":,")
-        asked = Wanted(verb, query, now, found.moves, also, per_minute, stop_above, canary)
+        asked = ConfirmedOperation(verb, query, now, found.moves, also, per_minute, stop_above, canary)
         return verdicts([start(connection, asked, found.matched.ids, terminal_actor(), reason)])
 
 

@@ -20,7 +20,7 @@ from wakeboard.database.embedded.identity import holder
 from wakeboard.database.embedded.places import ClusterPaths
 from wakeboard.database.embedded.server import (
     STOP_SECONDS,
-    Teller,
+    WaitNotice,
     end,
     existing,
     find,
@@ -53,7 +53,7 @@ def exchange(data_dir: Path, fresh_dir: Path) -> Path | None:
     EmbeddedError while anybody uses either; then nothing was moved.
     """
     places, fresh = prepare(data_dir), find(fresh_dir)
-    with locks.starting(places, time.monotonic() + STOP_SECONDS, Teller(None)):
+    with locks.starting(places, time.monotonic() + STOP_SECONDS, WaitNotice(None)):
         _require_stopped(places)
         if locks.server_lives(fresh):
             raise EmbeddedError(f"The database in {fresh_dir} still runs: stop it first.")
@@ -70,7 +70,7 @@ def exchange(data_dir: Path, fresh_dir: Path) -> Path | None:
 def put_back(data_dir: Path, aside: Path | None) -> Path:
     """Bring the cluster ``aside`` back, as ``exchange`` kept it; return where the other one is kept now."""
     places = find(data_dir)
-    with locks.starting(places, time.monotonic() + STOP_SECONDS, Teller(None)):
+    with locks.starting(places, time.monotonic() + STOP_SECONDS, WaitNotice(None)):
         _require_stopped(places)
         failed = _aside(places, "failed")
         places.cluster.rename(failed)

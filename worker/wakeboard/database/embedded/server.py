@@ -30,7 +30,7 @@ RECOVERY_SECONDS = 1
 PROGRESS_SECONDS = 5
 
 
-class Teller:
+class WaitNotice:
     """Tells a person what is waited for: a sentence that is new, and again each few seconds with the time."""
 
     def __init__(self, progress: Callable[[str], None] | None) -> None:
@@ -74,7 +74,7 @@ def start(
     The server outlives this process; stop() ends it. Raises EmbeddedError.
     """
     deadline = time.monotonic() + wait_seconds
-    tell = Teller(progress)
+    tell = WaitNotice(progress)
     try:
         places = prepare(data_dir)
         with locks.starting(places, deadline, tell), locks.mark_use(places):
@@ -98,7 +98,7 @@ def stop(data_dir: Path, *, only_if_unused: bool = True) -> str:
     if places is None:
         return "The embedded database was not running."
     deadline = time.monotonic() + STOP_SECONDS
-    with locks.starting(places, deadline, Teller(None)):
+    with locks.starting(places, deadline, WaitNotice(None)):
         locks.unmark_use(places)
         pid = contact.postmaster(places)
         if pid is None:
@@ -160,7 +160,7 @@ def existing(data_dir: Path) -> ClusterPaths | None:
     return None if identity.holder(home(resolve(data_dir))) is None else find(data_dir)
 
 
-def _start(places: ClusterPaths, deadline: float, tell: Teller, settings: Mapping[str, str]) -> bool:
+def _start(places: ClusterPaths, deadline: float, tell: WaitNotice, settings: Mapping[str, str]) -> bool:
     launched, begun = False, time.monotonic()
     while not (answer := contact.ask(places)).ready:
         if any(word in answer.complaint for word in REFUSALS):
@@ -194,7 +194,7 @@ def _waiting_for(answer: contact.ServerAnswer, launched: bool, waited_seconds: f
     return "the database is starting" if launched else "waiting for the previous server to end"
 
 
-def _launch(places: ClusterPaths, lock: int, tell: Teller, settings: Mapping[str, str]) -> None:
+def _launch(places: ClusterPaths, lock: int, tell: WaitNotice, settings: Mapping[str, str]) -> None:
     bin_folder = binaries.for_server(places.data_dir, places.owner)
     tell("preparing the database")
     cluster.make(places, bin_folder, settings)

@@ -35,7 +35,7 @@ class RetentionRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class RemovedRows:
     """How many rows went, and the id to go on behind (None: nothing is left to do)."""
 
     rows: int
@@ -75,15 +75,15 @@ def _ended(operation: str) -> str:
     return f"SELECT o.finished_at FROM wakeboard.operations AS o WHERE o.id = {operation}"
 
 
-def remove_batch(connection: Connection, leftover: RetentionRule, cursor: int) -> Gone:
+def remove_batch(connection: Connection, leftover: RetentionRule, cursor: int) -> RemovedRows:
     """Remove the next old rows of ``leftover`` behind the id ``cursor``, inside the caller's transaction."""
     if leftover.days is None:
-        return Gone(0, None)
+        return RemovedRows(0, None)
     statement = _by_id(leftover) if leftover.by_id else _by_time(leftover)
     values = {"cursor": cursor, "rows": ROWS, "days": leftover.days}
     row: Sequence[Any] | None = connection.execute(statement.encode(), values).fetchone()
     rows, last_id, goes_on = row or (0, None, False)
-    return Gone(rows, (last_id or 0) if goes_on else None)
+    return RemovedRows(rows, (last_id or 0) if goes_on else None)
 
 
 def _old(leftover: RetentionRule) -> str:

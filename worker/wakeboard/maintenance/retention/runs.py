@@ -170,7 +170,7 @@ def _zone(found: EndedRuns, to_id: int, removed: int, now: float, shortest_days:
 
 
 @dataclass(slots=True)
-class Removed:
+class RemovedRuns:
     """How many runs and attempts went, and why the database would not let a run go, None where it let all."""
 
     runs: int = 0
@@ -178,14 +178,14 @@ class Removed:
     refused: str | None = None
 
 
-def remove(connection: Connection, expired: Sequence[tuple[int, datetime]]) -> Removed:
+def remove(connection: Connection, expired: Sequence[tuple[int, datetime]]) -> RemovedRuns:
     """Remove runs by id and end as read.
 
     Where a lock on an attempt or on the output is in the way, or a foreign key of somebody's own table, the
     batch is halved; what is left is skipped. It goes on until the database has refused MOST_REFUSED runs:
     each of them costs some statements, and where another table refers to all runs each run is one.
     """
-    removed, refused = Removed(), 0
+    removed, refused = RemovedRuns(), 0
     parts = Parts(expired)
     for part in parts:
         if refused >= MOST_REFUSED:

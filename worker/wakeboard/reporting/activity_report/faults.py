@@ -26,7 +26,7 @@ _ATTEMPTS = f"wakeboard.job_attempts AS a WHERE a.outcome IN ({sql_list(FAILURES
 
 
 @dataclass(frozen=True, slots=True)
-class Fates:
+class FailedRunStates:
     """How many runs failed in the window, and how they stand now; ``gone`` were removed since."""
 
     runs: int
@@ -46,7 +46,7 @@ def mark_of(number: int | None, code: str, job_type: str) -> Mark:
     return (None, code, job_type) if number is None else (number, None, None)
 
 
-class Failing(NamedTuple):
+class FailingRuns(NamedTuple):
     """How many of the runs whose last failure had one mark will be tried again, and how many are dead."""
 
     failed: int = 0
@@ -61,8 +61,8 @@ class FailedAttempts:
     lost; the newest are ``lost_runs``, in their ``lost_epochs``, arrays in PostgreSQL's own words.
     """
 
-    fates: Fates
-    failing: Mapping[Mark, Failing]
+    fates: FailedRunStates
+    failing: Mapping[Mark, FailingRuns]
     of_lost: int
     lost_runs: str
     lost_epochs: str
@@ -130,18 +130,18 @@ def failed(ask: Ask, window: TimeWindow, groups: Sequence[int] = ()) -> FailedAt
     return FailedAttempts(*_stand(found.pop("standing"), found.pop("runs")), **found)
 
 
-def _stand(standing: Sequence[Row], runs: int) -> tuple[Fates, Mapping[Mark, Failing]]:
+def _stand(standing: Sequence[Row], runs: int) -> tuple[FailedRunStates, Mapping[Mark, FailingRuns]]:
     """Return what became of so many ``runs``, and which fail now, by mark.
 
     ``standing`` has a row of _MARK and _STANDING for each mark; runs that are in none are gone.
     """
     now = {name: sum(row[name] for row in standing) for name in ("succeeded", "waiting", "dead", "cancelled")}
     failing = {
-        (row["number"], row["code"], row["of_type"]): Failing(row["failed"], row["dead"])
+        (row["number"], row["code"], row["of_type"]): FailingRuns(row["failed"], row["dead"])
         for row in standing
         if row["failed"] or row["dead"]
     }
-    return Fates(runs, **now, gone=runs - sum(now.values())), failing
+    return FailedRunStates(runs, **now, gone=runs - sum(now.values())), failing
 
 
 _KNOWN = f"""

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from wakeboard.core.errors.error_groups import written
 from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.reporting.activity_report import Ask, TimeWindow, faults
-from wakeboard.reporting.activity_report.faults import UNKNOWN, FailedAttempts, Failing, known, mark_of
+from wakeboard.reporting.activity_report.faults import UNKNOWN, FailedAttempts, FailingRuns, known, mark_of
 
 CAP = 20_000
 MOST = 100
@@ -60,7 +60,7 @@ def failed_kinds(ask: Ask, window: TimeWindow) -> tuple[list[FailureKind], Faile
             row["code"],
             row["job_type"],
             row["failures"],
-            failed.failing.get(mark_of(row["error_group"], row["code"], row["job_type"]), Failing()).dead,
+            failed.failing.get(mark_of(row["error_group"], row["code"], row["job_type"]), FailingRuns()).dead,
             not row["was_seen"] and (row["code"], row["job_type"]) not in before,
             written(row["error_group"]) if row["is_kept"] else None,
         )

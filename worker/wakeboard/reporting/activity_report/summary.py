@@ -15,7 +15,7 @@ from wakeboard.core.time.durations import format_duration
 from wakeboard.reporting.activity_report import Ask, Row, TimeWindow, faults, fires, minutes
 from wakeboard.reporting.activity_report import missed as missed_fires
 from wakeboard.reporting.activity_report.kinds import FailureKind, failed_kinds
-from wakeboard.reporting.activity_report.unmanned import Unmanned, unmanned
+from wakeboard.reporting.activity_report.unmanned import UnmannedStretch, unmanned
 from wakeboard.reporting.activity_report.usual import medians
 from wakeboard.reporting.activity_report.words import NightNumbers, number, plural, verdict
 from wakeboard.reporting.ids_by_time import last_before
@@ -151,35 +151,35 @@ def _recovered(row: Row) -> ReportLine:
     )
 
 
-def _unmanned(each: Unmanned, zone: tzinfo) -> ReportLine:
+def _unmanned(each: UnmannedStretch, zone: tzinfo) -> ReportLine:
     since, until = (f"{at.astimezone(zone):%a %H:%M}" for at in (each.since_at, each.until_at))
     return ReportLine(f"{since} to {until}, {format_duration(each.seconds)}", "/workers")
 
 
-def _missed(each: missed_fires.Missed) -> ReportLine:
+def _missed(each: missed_fires.MissedFires) -> ReportLine:
     count = f"{number(each.fires)}{'+' if each.is_many else ''}"
     return ReportLine(
         f"{count} × {_short(each.name)}: {REASONS.get(each.reason, each.reason)}", _schedule(each.name)
     )
 
 
-def _late(each: fires.Fired) -> ReportLine:
+def _late(each: fires.ScheduleFires) -> ReportLine:
     worst = format_duration(each.late_seconds or 0)
     text = f"{_short(each.name)}: {number(each.late)} of {number(each.fires)}, the worst by {worst}"
     return ReportLine(text, f"/runs/{each.late_run_id}")
 
 
-def _beside(each: fires.Fired) -> ReportLine:
+def _beside(each: fires.ScheduleFires) -> ReportLine:
     text = f"{_short(each.name)}: {number(each.beside)} of {number(each.fires)} beside the run before"
     return ReportLine(text, f"/runs/{each.beside_run_id}")
 
 
-def _slow(ask: Ask, window: TimeWindow, slow: Sequence[minutes.Ran]) -> list[ReportLine]:
+def _slow(ask: Ask, window: TimeWindow, slow: Sequence[minutes.TypeAttempts]) -> list[ReportLine]:
     slowest = {row["job_type"]: row for row in reversed(minutes.slow_runs(ask, window, slow[:FEW]))}
     return [_slow_line(each, slowest.get(each.job_type)) for each in slow]
 
 
-def _slow_line(each: minutes.Ran, run: Row | None) -> ReportLine:
+def _slow_line(each: minutes.TypeAttempts, run: Row | None) -> ReportLine:
     assert each.usual is not None, "what is slow is so against what is usual"
     text = (
         f"{_short(each.job_type)}: {number(each.slow)} of {number(each.succeeded)}, the slowest "
@@ -194,7 +194,7 @@ def _lost(row: Row) -> ReportLine:
     return ReportLine(text, f"/runs/{row['run_id']}")
 
 
-def _ran(each: minutes.Ran) -> ReportLine:
+def _ran(each: minutes.TypeAttempts) -> ReportLine:
     failed = f", {number(each.failed)} failed" if each.failed else ""
     return ReportLine(
         f"{_short(each.job_type)}: {plural(each.attempts, 'attempt')}{failed}", _type(each.job_type)

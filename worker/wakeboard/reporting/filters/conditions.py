@@ -41,7 +41,7 @@ LOOKED_AT = (
 runs = job_runs.c
 
 
-class Hidden(NamedTuple):
+class HiddenText(NamedTuple):
     """What a search must not tell, as regular expressions: payloads, messages, words before a hidden item."""
 
     payload: str
@@ -65,7 +65,7 @@ def looked_at(
     asked: FilterValues,
     now: datetime,
     ids_of: Callable[[Select[Any]], Sequence[Any]],
-    hidden: Hidden | None,
+    hidden: HiddenText | None,
 ) -> list[ColumnElement[bool]]:
     """Return the filters that have to look at each ``run`` (columns LOOKED_AT)."""
     found: list[ColumnElement[bool]] = []
@@ -95,7 +95,7 @@ def failed_between(run: Any, asked: FilterValues, now: datetime) -> list[ColumnE
     ]
 
 
-def _holds(run: Any, steps: list[str], value: str, hidden: Hidden | None) -> ColumnElement[bool]:
+def _holds(run: Any, steps: list[str], value: str, hidden: HiddenText | None) -> ColumnElement[bool]:
     """Match payloads with ``value`` behind ``steps``, unless the word before it in a list hides it."""
     holds: list[ColumnElement[bool]] = [_at(run, steps) == value]
     if hidden is None:
@@ -122,7 +122,7 @@ def _worked_on_by(run: Any, worker_ids: Sequence[str]) -> ColumnElement[bool]:
     return or_(run.locked_by == any_(ids), has_held)
 
 
-def _mentions(run: Any, words: str, hidden: Hidden | None) -> ColumnElement[bool]:
+def _mentions(run: Any, words: str, hidden: HiddenText | None) -> ColumnElement[bool]:
     """Match text in payload, error or type, and the run's own number."""
     payload, error = cast(run.payload, Text), run.last_error
     columns = (payload, error, run.error_code, run.job_type)

@@ -31,7 +31,7 @@ from wakeboard.database.tables import job_runs
 from wakeboard.reporting.filters.conditions import (
     LOOKED_AT,
     WALKING,
-    Hidden,
+    HiddenText,
     failed_between,
     looked_at,
     plain,
@@ -99,7 +99,7 @@ def search(
     ids_of: Callable[[Select[Any]], Sequence[Any]],
     *,
     start: Start | None = None,
-    hidden: Hidden | None = None,
+    hidden: HiddenText | None = None,
     types: Sequence[str] | None = None,
 ) -> Search:
     """Return the search that filters of ``runs.FIELDS`` mean at ``now``, the database's clock.
@@ -229,7 +229,7 @@ def _others(
     asked: FilterValues,
     now: datetime,
     ids_of: Callable[[Select[Any]], Sequence[Any]],
-    hidden: Hidden | None,
+    hidden: HiddenText | None,
     types: Sequence[str] | None,
 ) -> Callable[[Any], list[ColumnElement[bool]]]:
     """Return what is asked of a schedule's runs beside the schedule: columns of a run → conditions."""

@@ -29,7 +29,7 @@ from wakeboard.runtime.duties.operations import Operations
 from wakeboard.runtime.duties.poll import PollRequest, PollResult, limited, look, say_alive
 from wakeboard.runtime.duties.presence import Presence
 from wakeboard.runtime.duties.reaper import Reaper
-from wakeboard.runtime.duties.statistics_merge import MERGE_SECONDS, Counting
+from wakeboard.runtime.duties.statistics_merge import MERGE_SECONDS, StatisticsMerge
 from wakeboard.runtime.duties.watchdog import Watchdog
 from wakeboard.runtime.loop.claims import Claims
 from wakeboard.runtime.loop.in_flight import Holdings
@@ -126,7 +126,7 @@ class Background:
         self._jumps = 0
         self._has_more_fires = False
         self._operations = Operations()
-        self._counting = Counting()
+        self._counting = StatisticsMerge()
         self._retention = Retention(Keep.from_settings(settings), presence.worker_id)
         # A tick ends before a rebuild would.
         self._indexes = None if is_tick else Indexes(url)
