@@ -38,7 +38,7 @@ from benchmarks import ages, bench, drains, retention
 from benchmarks.drains import Way
 from wakeboard.database import embedded
 from wakeboard.maintenance.indexes import rebuild
-from wakeboard.maintenance.indexes.state import Pass
+from wakeboard.maintenance.indexes.state import RebuildPass
 from wakeboard.maintenance.retention import state
 from wakeboard.maintenance.retention.sweep import RUNS
 
@@ -134,7 +134,7 @@ def index_pass(url: str, floor_mb: int) -> float:
     """Let the indexes duty make its pass; return its seconds."""
     began = monotonic()
     with rebuild.open_connection(url) as connection:
-        current, floor_bytes = Pass(), floor_mb * 1024**2
+        current, floor_bytes = RebuildPass(), floor_mb * 1024**2
         rebuild.make_pass(connection, current, pause=threading.Event().wait, floor_bytes=floor_bytes)
     for said in (current.waits, current.failed, current.lacks):
         if said:
@@ -209,7 +209,7 @@ def beside_retention(url: str, log: Path, runs: int, pairs: int) -> None:
     """Drain in turns with and without the retention duty at work, and print what it costs."""
     with bench.session(url) as connection:
         state.create(connection)
-        state.store(connection, state.Pass(owner=retention.OWNER, room=RUNS))
+        state.store(connection, state.RetentionPass(owner=retention.OWNER, room=RUNS))
         sweeper = retention.Sweeper(url)
 
         def measured(is_on: bool) -> float:

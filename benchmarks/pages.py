@@ -36,8 +36,8 @@ from wakeboard.accounts import users
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard_dashboard import create_app
+from wakeboard_dashboard.queries.filters import Cursor
 from wakeboard_dashboard.web.connection import FRESH_COOKIE
-from wakeboard_dashboard.web.params import Cursor
 
 P95_MS, TOGETHER_P95_MS, SEARCH_P95_MS, GROWTH = 100, 800, 300, 2
 # An answer that is under half as long is another page: it has few rows instead of fifty, or few runs in each.

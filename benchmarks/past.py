@@ -9,7 +9,7 @@ from time import monotonic
 import psycopg
 
 from benchmarks import bench
-from wakeboard.maintenance.retention.keep import STATISTICS_DAYS
+from wakeboard.reporting.hourly_rollups import STATISTICS_DAYS
 
 TYPES, CODES, SCHEDULES, WORKERS, RUNNING = 60, 30, 500, 20, 8
 AT_ONCE = 1_000_000

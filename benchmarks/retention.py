@@ -197,7 +197,7 @@ def run(url: str, options: argparse.Namespace, log: Path) -> None:
         first = fill(connection, options.runs, options.kept)
         connection.execute("SET plan_cache_mode = force_generic_plan")
         state.create(connection)
-        state.store(connection, state.Pass(owner=OWNER, room=RUNS))
+        state.store(connection, state.RetentionPass(owner=OWNER, room=RUNS))
         sizes(connection, "filled")
         with busy(url, options.rate, log):
             sleep(10)

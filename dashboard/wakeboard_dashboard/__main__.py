@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from wakeboard.alerts.web_watcher import Sentinel
+from wakeboard.alerts.web_watcher import WebWatcher
 from wakeboard.config import certificates, log, stop_signals, working_directory
 from wakeboard.config.settings import Settings, SettingsError
 from wakeboard.config.streams import open_closed
@@ -52,7 +52,7 @@ def main(bind: str | None, database_url: str | None) -> None:
         certificate=settings.certificate,
         key=settings.certificate_key,
         shutdown_seconds=min(10.0, settings.shutdown_seconds),
-        make_sentinel=lambda stage: Sentinel(url, settings, stage),
+        make_sentinel=lambda stage: WebWatcher(url, settings, stage),
     )
 
 

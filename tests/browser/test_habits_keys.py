@@ -12,7 +12,7 @@ from tests.support.browsers import Dashboard, profile
 from tests.support.factories import a_run, a_type, rows, status
 from tests.support.processes import wait_until
 from wakeboard.core.states import Role
-from wakeboard_dashboard.pages.keyboard import GO, KEYS
+from wakeboard_dashboard.pages.navigation import GO, KEYS
 from wakeboard_dashboard.pages.templates import MORE_PAGES, NAVIGATION
 
 pytestmark = pytest.mark.browser

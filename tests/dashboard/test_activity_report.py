@@ -34,15 +34,14 @@ from tests.support.factories import (
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database import audit
-from wakeboard.reporting.activity_report import faults, fires, missed
+from wakeboard.reporting.activity_report import TimeWindow, faults, fires, missed
 from wakeboard.reporting.activity_report.minutes import SLICES, busy, ran, slice_length
-from wakeboard.reporting.activity_report.stretches import Busy, Stretch, joined
-from wakeboard.reporting.activity_report.summary import Span, summary
-from wakeboard.reporting.activity_report.usual import Usual
+from wakeboard.reporting.activity_report.stretches import BusyTime, Stretch, joined
+from wakeboard.reporting.activity_report.summary import summary
+from wakeboard.reporting.activity_report.usual import Baseline
 from wakeboard.reporting.hourly_rollups import sum_next
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.queries import errors
-from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.nights import failures as night_failures
 from wakeboard_dashboard.text import night as words
 from wakeboard_dashboard.text.formats import anchor
@@ -550,13 +549,13 @@ def test_page_and_twin_say_the_same(client: FlaskClient, connection: Connection)
     ],
 )
 def test_the_sentence_says_how_the_night_was(numbers: dict[str, Any], well: bool, said: str) -> None:
-    good, strong, rest = words.verdict(words.Numbers(**numbers), is_over=True)
+    good, strong, rest = words.verdict(words.NightNumbers(**numbers), is_over=True)
     assert good == well and said in f"{strong} {rest}"
 
 
 def test_a_night_that_goes_on_is_judged_so_far() -> None:
-    assert words.verdict(words.Numbers(attempts=1), is_over=False)[1] == "Quiet so far."
-    assert words.verdict(words.Numbers(), is_over=False)[1:] == ("Nothing ran.", "Not yet.")
+    assert words.verdict(words.NightNumbers(attempts=1), is_over=False)[1] == "Quiet so far."
+    assert words.verdict(words.NightNumbers(), is_over=False)[1:] == ("Nothing ran.", "Not yet.")
 
 
 def test_what_was_not_looked_at_is_said(
@@ -702,7 +701,7 @@ def test_a_window_is_told_the_same_by_its_hours_and_by_its_minutes(
             seconds=seconds, bucket=times[seconds],
             table="statistics_rollups" if ago > 5 else chance.choice(STATISTICS),
         )  # fmt: skip
-    usual = {"mail": Usual(9, 1.0), "sync": Usual(9, 20.0)}
+    usual = {"mail": Baseline(9, 1.0), "sync": Baseline(9, 20.0)}
     windows = []
     for length in (1, 59, 61, 360, 420, 720, 1440, *(chance.randrange(1, 2900) for _ in range(20))):
         until = now - timedelta(minutes=chance.randrange(300))
@@ -750,7 +749,7 @@ def test_what_began_with_a_minute_is_told_to_have_begun_then(
 STATISTICS = ("statistics_rollups", "statistics_deltas")
 
 
-def rounded(found: dict[str, Busy]) -> dict[str, list[list[tuple[float, ...]]]]:
+def rounded(found: dict[str, BusyTime]) -> dict[str, list[list[tuple[float, ...]]]]:
     return {
         name: [[tuple(round(each, 6) for each in stretch) for stretch in stretches] for stretches in of_type]
         for name, of_type in found.items()
@@ -803,11 +802,11 @@ def piece(start: float, failed: int = 0, length: float = 5) -> Stretch:
 
 
 def test_busy_stretches_are_joined_and_long_pauses_are_not() -> None:
-    window = Window(moment("2026-11-20T18:00"), moment("2026-11-21T08:00"))
+    window = TimeWindow(moment("2026-11-20T18:00"), moment("2026-11-21T08:00"))
     pause = slice_length(window).total_seconds()
     pieces = joined([piece(0), piece(9), piece(400, failed=2), piece(-60, length=90)], pause)
     failing = [piece(400, failed=2, length=10)]
-    (lane,) = gantt.lanes(window, ["mail", "idle"], {"mail": Busy(pieces, failing)}, {}, window.until)
+    (lane,) = gantt.lanes(window, ["mail", "idle"], {"mail": BusyTime(pieces, failing)}, {}, window.until)
     assert [bar.attempts for bar in lane.bars] == [30, 10]
     assert lane.bars[0].first_at == window.since and lane.bars[0].x == 0
     assert [(bar.last_at - window.since) / timedelta(minutes=1) for bar in lane.bars] == [30, 405]
@@ -815,28 +814,28 @@ def test_busy_stretches_are_joined_and_long_pauses_are_not() -> None:
 
 
 def test_nothing_of_a_window_that_goes_on_ends_later_than_now() -> None:
-    window = Window(moment("2026-11-20T18:00"), moment("2026-11-21T08:00"))
+    window = TimeWindow(moment("2026-11-20T18:00"), moment("2026-11-21T08:00"))
     now = moment("2026-11-20T18:21") + timedelta(seconds=3)
     pieces = [piece(20, failed=1, length=2)]
-    (lane,) = gantt.lanes(window, ["mail"], {"mail": Busy(pieces, pieces)}, {}, now)
+    (lane,) = gantt.lanes(window, ["mail"], {"mail": BusyTime(pieces, pieces)}, {}, now)
     assert lane.last_at == lane.marks[0].last_at == now
 
 
 def test_a_lane_has_a_bounded_number_of_bars_inside_of_the_drawing() -> None:
-    window = Window(moment("2026-11-20T18:03"), moment("2026-11-21T08:03"))
+    window = TimeWindow(moment("2026-11-20T18:03"), moment("2026-11-21T08:03"))
     step = slice_length(window) / timedelta(minutes=1)
     begins = [-3 + place * step for place in range(int(14 * 60 / step) + 1)]
     pieces = [piece(begin, failed=1, length=0.1) for begin in begins]
     failing = joined([piece(begin, failed=1, length=step) for begin in begins], 60 * step)
     under_way = {"mail": (window.since, 3)}
     stretches = joined(pieces, 60 * step)
-    (lane,) = gantt.lanes(window, ["mail"], {"mail": Busy(stretches, failing)}, under_way, window.until)
+    (lane,) = gantt.lanes(window, ["mail"], {"mail": BusyTime(stretches, failing)}, under_way, window.until)
     assert len(lane.bars) <= SLICES and len(lane.marks) == 1 and lane.running is not None
     for bar in (*lane.bars, *lane.marks, lane.running):
         assert bar.x >= 0 and bar.x + bar.width <= gantt.WIDTH + 0.2
     assert (lane.marks[0].first_at, lane.marks[0].last_at) == (window.since, window.until)
     apart = joined(pieces[2::2], 60 * step)
-    (lane,) = gantt.lanes(window, ["mail"], {"mail": Busy(apart, [])}, {}, window.until)
+    (lane,) = gantt.lanes(window, ["mail"], {"mail": BusyTime(apart, [])}, {}, window.until)
     assert len(lane.bars) == len(pieces[2::2]) > 20
 
 
@@ -845,7 +844,7 @@ def test_a_lane_has_a_bounded_number_of_bars_inside_of_the_drawing() -> None:
 )
 def test_slices_part_an_hour_evenly_and_are_no_more_than_can_be_drawn(hours: float, minutes: int) -> None:
     since = moment("2026-11-20T18:07")
-    length = slice_length(Window(since, since + timedelta(hours=hours)))
+    length = slice_length(TimeWindow(since, since + timedelta(hours=hours)))
     assert length == timedelta(minutes=minutes) and hours * 60 / minutes <= SLICES
 
 
@@ -934,7 +933,7 @@ def test_the_page_of_a_night_never_reads_a_whole_table(
     with app.extensions["wakeboard_database"].primary.connect() as asking:
         summary(
             lambda sql, values: [*asking.execute(text(sql), dict(values)).mappings()],
-            Span(now - timedelta(hours=14), now),
+            TimeWindow(now - timedelta(hours=14), now),
             UTC,
         )
     big = ("job_runs", "job_attempts", "statistics_rollups", "missed_fires", "audit_log")

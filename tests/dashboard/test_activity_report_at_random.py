@@ -15,10 +15,9 @@ from sqlalchemy import text
 
 from tests.conftest import Connection
 from tests.support.factories import a_definition, a_later_success, a_run, an_attempt
-from wakeboard.reporting.activity_report import Ask, faults, fires
-from wakeboard.reporting.activity_report.faults import Failing, Fates
-from wakeboard.reporting.activity_report.fires import LATE, Fired
-from wakeboard.reporting.activity_report.summary import Span
+from wakeboard.reporting.activity_report import Ask, TimeWindow, faults, fires
+from wakeboard.reporting.activity_report.faults import FailedRunStates, FailingRuns
+from wakeboard.reporting.activity_report.fires import LATE, ScheduleFires
 
 # So many minutes ago windows begin and end.
 WINDOWS = ((2, 0), (31, 0), (90, 0), (700, 0), (400, 45), (201, 200))
@@ -33,8 +32,10 @@ def looking(app: Flask) -> Iterator[tuple[Ask, datetime]]:
         yield lambda sql, values: [*connection.execute(text(sql), dict(values)).mappings()], now
 
 
-def spans(now: datetime) -> list[Span]:
-    return [Span(now - timedelta(minutes=since), now - timedelta(minutes=until)) for since, until in WINDOWS]
+def spans(now: datetime) -> list[TimeWindow]:
+    return [
+        TimeWindow(now - timedelta(minutes=since), now - timedelta(minutes=until)) for since, until in WINDOWS
+    ]
 
 
 # Fires
@@ -63,7 +64,7 @@ def a_fire(connection: Connection, chance: Random, schedule: int, at: datetime) 
     return Fire(schedule, at, run, status == "queued", late_by, overlapped)
 
 
-def walked(made: list[Fire], names: dict[int, str], window: Span, now: datetime) -> list[Fired]:
+def walked(made: list[Fire], names: dict[int, str], window: TimeWindow, now: datetime) -> list[ScheduleFires]:
     """Return the schedules of ``fires.fired``, told by walking over the fires one by one."""
     by_schedule: dict[int, list[Fire]] = defaultdict(list)
     for fire in made:
@@ -81,7 +82,9 @@ def walked(made: list[Fire], names: dict[int, str], window: Span, now: datetime)
         beside = sorted((fire.at, fire.run) for fire in found if fire.overlapped)
         worst = max(late) if late else (None, None)
         newest = beside[-1][1] if beside else None
-        told.append(Fired(names[schedule], "skip", len(found), len(late), *worst, len(beside), newest))
+        told.append(
+            ScheduleFires(names[schedule], "skip", len(found), len(late), *worst, len(beside), newest)
+        )
     return sorted(each for each in told if each.late or each.beside)
 
 
@@ -162,12 +165,12 @@ def test_what_became_of_failures_is_as_by_a_walk_over_the_newest_of_them(
         connection.execute("DELETE FROM wakeboard.job_runs WHERE id = %s", (run,))
         standing[run] = (None, None)
     with looking(app) as (ask, now):
-        for window in (*spans(now), Span(now - timedelta(days=2), now)):
+        for window in (*spans(now), TimeWindow(now - timedelta(days=2), now)):
             newest = sorted(each for each in failed if window.since <= each[0] < window.until)[-cap:]
             within = {run for _, run, *_ in newest}
             stands = Counter(standing[run][0] for run in within)
             found = faults.failed(ask, window, [7])
-            assert found.fates == Fates(
+            assert found.fates == FailedRunStates(
                 len(within), stands["succeeded"], stands["failed"] + stands["queued"], stands["dead"],
                 stands["cancelled"], stands[None],
             )  # fmt: skip
@@ -175,8 +178,8 @@ def test_what_became_of_failures_is_as_by_a_walk_over_the_newest_of_them(
             for number, mark in (
                 (7, (7, None, None)), (8, (None, None, None)), (None, (None, "smtp_down", "mail")),
             ):  # fmt: skip
-                told = found.failing.get(mark, Failing())
-                assert told == Failing(marks[number, "failed"], marks[number, "dead"]), mark
+                told = found.failing.get(mark, FailingRuns())
+                assert told == FailingRuns(marks[number, "failed"], marks[number, "dead"]), mark
             lost = [(run, epoch) for _, run, epoch, is_lost in newest if is_lost]
             assert found.of_lost == len(lost)
             lost_told = zip(numbers(found.lost_runs), numbers(found.lost_epochs), strict=True)
@@ -193,7 +196,7 @@ def test_what_became_of_failures_is_as_by_a_walk_over_the_newest_of_them(
             assert in_order == sorted(in_order, reverse=True)
 
 
-def is_well(stands: tuple[str | None, datetime | None], window: Span) -> bool:
+def is_well(stands: tuple[str | None, datetime | None], window: TimeWindow) -> bool:
     """Whether a run succeeded in ``window``."""
     status, ended = stands
     return status == "succeeded" and ended is not None and window.since <= ended < window.until

@@ -16,6 +16,7 @@ from tests.support.factories import a_run, a_type, a_worker
 from tests.support.processes import wait_until
 from wakeboard_dashboard.queries import overview
 from wakeboard_dashboard.queries.attention import troubles
+from wakeboard_dashboard.text.verdict import CAP
 from wakeboard_dashboard.web.connection import reading
 
 DEAD_ONES = ("'dead'", "{dead}")
@@ -94,13 +95,13 @@ def test_numbers_are_of_all_types_where_lines_are_of_some(
 def test_more_dead_runs_than_are_counted_are_told_as_so_many_and_more(
     client: FlaskClient, connection: Connection
 ) -> None:
-    runs(connection, "dead", overview.CAP, "old")
+    runs(connection, "dead", CAP, "old")
     runs(connection, "dead", 6, "new")
     body = told(client)
-    assert body["dead"] == overview.CAP + 1
+    assert body["dead"] == CAP + 1
     # By type the newest of them.
     assert [(line["job_type"], line["runs"]) for line in body["attention"]] == [
-        ("old", overview.CAP - 5),
+        ("old", CAP - 5),
         ("new", 6),
     ]
     assert dict(tiles(client.get("/").text))["dead"] == "10000+"

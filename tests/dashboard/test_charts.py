@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+from wakeboard.reporting.statistics import DurationHistogram
 from wakeboard_dashboard.charts.charts import bar_chart, spread_chart
 from wakeboard_dashboard.charts.sparks import layers, sparkline, trend
 from wakeboard_dashboard.charts.spreads import spread
-from wakeboard_dashboard.queries.throughput import Bar, Times
+from wakeboard_dashboard.queries.throughput import WindowBar
 
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 HOSTILE = "<b>\"'&"
@@ -33,14 +34,14 @@ def test_a_little_among_much_is_seen() -> None:
 def test_a_trend_of_failures_is_that_of_bars_that_all_failed() -> None:
     counts = (0, 3, 19, 0, 10_000)
     svg = trend(counts, HOSTILE)
-    assert svg == sparkline([Bar(AT, bad=count) for count in counts], HOSTILE)
+    assert svg == sparkline([WindowBar(AT, bad=count) for count in counts], HOSTILE)
     assert 'viewBox="0 0 20 20"' in svg and svg.count("<path") == 2
     assert 'aria-label="&lt;b&gt;&#34;&#39;&amp;"' in svg and "<b>" not in svg
     assert "<path" not in trend((0, 0), "none") + trend((), "none")
 
 
 def test_a_chart_of_bars_says_each_number_and_escapes_words() -> None:
-    svg = bar_chart([Bar(AT, 1500, 500, label=HOSTILE), Bar(AT, label="12:00")], HOSTILE)
+    svg = bar_chart([WindowBar(AT, 1500, 500, label=HOSTILE), WindowBar(AT, label="12:00")], HOSTILE)
     assert re.findall("<title>(.*?)</title>", svg) == [
         "&lt;b&gt;&#34;&#39;&amp;: 2\u202f000 runs, 500 failed",
         "12:00: 0 runs, 0 failed",
@@ -57,8 +58,10 @@ def test_a_chart_of_nothing_has_its_axis_alone() -> None:
 
 
 def test_a_chart_of_times_says_its_percentiles() -> None:
-    bars = [Bar(AT, label="11:00"), Bar(AT, label="12:00")]
-    svg = spread_chart(spread(bars, [Times(), Times({20: 90, 40: 10}, 1.0)]), "Run time")
+    bars = [WindowBar(AT, label="11:00"), WindowBar(AT, label="12:00")]
+    svg = spread_chart(
+        spread(bars, [DurationHistogram(), DurationHistogram({20: 90, 40: 10}, 1.0)]), "Run time"
+    )
     assert re.findall("<title>(.*?)</title>", svg) == ["12:00: half took at most 1 ms, 95 % 1 s, 99 % 1 s"]
     assert [re.findall(f'class="{kind}" x="(\\d+)"', svg) for kind in ("hit", "rest", "ok")] == [
         ["10"],

@@ -18,9 +18,9 @@ from tests.dashboard.conftest import assert_fragments_match
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_definition, a_group, a_run, a_worker, age, an_attempt, from_now, rows
 from wakeboard.core.errors.error_groups import group_of, written
-from wakeboard_dashboard.charts.trend import starts
 from wakeboard_dashboard.queries import groups
 from wakeboard_dashboard.views import error_group
+from wakeboard_dashboard.views.error_group import starts
 
 AsRole = Callable[[str], FlaskClient]
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/?#"

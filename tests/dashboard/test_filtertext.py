@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from werkzeug.datastructures import MultiDict
 
+from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.pages.filtertext import read_line, write_line
 from wakeboard_dashboard.views.runs import FIELDS
-from wakeboard_dashboard.web.params import WrongFilter, read_filters
+from wakeboard_dashboard.web.params import read_filters
 
 WORD = st.text(st.characters(codec="utf-8", exclude_characters='\0"'), min_size=1, max_size=40)
 
@@ -33,7 +34,7 @@ def test_a_line_means_a_query(line: str, query: str) -> None:
 
 @pytest.mark.parametrize("line", ['type:"open', "http://crm", "colour:red", "status:,"])
 def test_a_line_that_cannot_be_meant_is_refused(line: str) -> None:
-    with pytest.raises(WrongFilter):
+    with pytest.raises(FilterError):
         read_filters(read_line(line), FIELDS)
 
 

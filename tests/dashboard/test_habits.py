@@ -22,9 +22,8 @@ from wakeboard.cli import cli
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard_dashboard.pages import fragments
-from wakeboard_dashboard.pages.keyboard import GO
+from wakeboard_dashboard.pages.navigation import ANSWERS, GO
 from wakeboard_dashboard.pages.templates import MORE_PAGES, NAVIGATION
-from wakeboard_dashboard.text.pages import ANSWERS
 from wakeboard_dashboard.web.connection import reading
 
 PAGES = [path for path, _ in (*NAVIGATION, *MORE_PAGES) if path != "/demo"]

@@ -14,7 +14,7 @@ from tests.dashboard.conftest import assert_fragments_match
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_run, a_worker, from_now, insert
 from wakeboard_dashboard.queries.long_running import is_overlong, limit_seconds
-from wakeboard_dashboard.queries.types import Pace
+from wakeboard_dashboard.queries.types import TypePace
 
 NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
 # Up to so many seconds: 2.9 and 185.
@@ -43,7 +43,7 @@ def running(connection: Connection, job_type: str, since: str) -> int:
 def test_five_times_what_is_usual_and_ten_minutes_are_far_longer_where_enough_is_known(
     runs: int, p95: float | None, limit: float | None
 ) -> None:
-    pace = Pace(runs, p95, p95)
+    pace = TypePace(runs, p95, p95)
     assert limit_seconds(pace) == limit
     for seconds, beyond in ((0, False), (limit or 10**6, False), ((limit or 0) + 1, limit is not None)):
         assert is_overlong(NOW - timedelta(seconds=seconds), NOW, pace) == beyond

@@ -13,7 +13,8 @@ from tests.conftest import Connection
 from tests.support.factories import a_run, a_type, insert
 from tests.support.processes import ROOT
 from wakeboard.reporting.hourly_rollups import sum_next
-from wakeboard_dashboard.queries import health, overview, types
+from wakeboard_dashboard.queries import health, types
+from wakeboard_dashboard.text.verdict import CAP
 
 Samples = dict[tuple[str, ...], float]
 
@@ -119,7 +120,7 @@ def test_the_longest_running_run_is_told_in_seconds(client: FlaskClient, connect
 
 def test_a_count_of_runs_says_where_it_stops(client: FlaskClient) -> None:
     (said,) = re.findall(r"# HELP wakeboard_runs (.*)", client.get("/metrics").text)
-    assert said == f"Runs by state; {overview.CAP + 1} is where the count stops: so many or more."
+    assert said == f"Runs by state; {CAP + 1} is where the count stops: so many or more."
 
 
 def test_the_page_of_reference_names_every_metric(client: FlaskClient) -> None:

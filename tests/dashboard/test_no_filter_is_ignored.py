@@ -22,7 +22,7 @@ from wakeboard import cli
 from wakeboard.core.errors.error_groups import written
 from wakeboard.reporting.filters import audit, runs, search
 from wakeboard.reporting.filters.line import read_line
-from wakeboard.reporting.filters.values import Asked, Field, FilterError, read_pairs
+from wakeboard.reporting.filters.values import Field, FilterError, FilterValues, read_pairs
 from wakeboard_dashboard.views import effects, error_group, errors, leases, night, operations, overview
 from wakeboard_dashboard.views import schedules as schedules_page
 from wakeboard_dashboard.views import types as types_page
@@ -79,7 +79,7 @@ def names(fields: Fields) -> list[str]:
     return list(dict.fromkeys(["", ".", "..", *(other for name in fields for other in near(name))]))
 
 
-def accepted(fields: Fields) -> dict[tuple[str, str], Asked]:
+def accepted(fields: Fields) -> dict[tuple[str, str], FilterValues]:
     """Return what is read of each name and value that is not refused."""
     found = {}
     for name in names(fields):
@@ -138,18 +138,18 @@ def test_every_filter_of_a_page_is_looked_at(
 def heard(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Return the names of the filters that are asked for from now on."""
     found: set[str] = set()
-    get, starting = Asked.get, Asked.starting
+    get, starting = FilterValues.get, FilterValues.starting
 
-    def hear(self: Asked, name: str, default: Any = None) -> Any:
+    def hear(self: FilterValues, name: str, default: Any = None) -> Any:
         found.add(name)
         return get(self, name, default)
 
-    def hear_all(self: Asked, prefix: str) -> dict[str, Any]:
+    def hear_all(self: FilterValues, prefix: str) -> dict[str, Any]:
         found.update(name for name in self.values if name.startswith(prefix))
         return starting(self, prefix)
 
-    monkeypatch.setattr(Asked, "get", hear)
-    monkeypatch.setattr(Asked, "starting", hear_all)
+    monkeypatch.setattr(FilterValues, "get", hear)
+    monkeypatch.setattr(FilterValues, "starting", hear_all)
     return found
 
 
@@ -167,9 +167,9 @@ def said(statement: Select[Any]) -> tuple[str, str]:
     ids=["runs", "audit"],
 )
 def test_what_is_accepted_changes_what_the_database_is_asked(
-    fields: Fields, find: Callable[[Asked], Any]
+    fields: Fields, find: Callable[[FilterValues], Any]
 ) -> None:
-    everything = said(find(Asked()).statement)
+    everything = said(find(FilterValues()).statement)
     for (name, value), asked in accepted(fields).items():
         try:
             assert said(find(asked).statement) != everything, f"{name}={value}"

@@ -17,7 +17,7 @@ from tests.support.factories import a_definition, a_run, a_type, a_worker, from_
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue.pause_all import hold
-from wakeboard_dashboard.queries import overview
+from wakeboard_dashboard.text.verdict import CAP
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 
@@ -139,9 +139,9 @@ def _queued(client: FlaskClient) -> str:
 
 
 def test_a_count_stops_at_the_cap_and_says_so(client: FlaskClient, connection: Connection) -> None:
-    runs(connection, "queued", overview.CAP + 5)
+    runs(connection, "queued", CAP + 5)
     assert "10\u202f000+" in client.get("/").get_data(as_text=True)
-    assert client.get("/overview.json").get_json()["queued"] == overview.CAP + 1
+    assert client.get("/overview.json").get_json()["queued"] == CAP + 1
 
 
 def test_the_sentence_names_what_is_wrong_and_says_that_the_rest_is_not(

@@ -15,8 +15,9 @@ from tests.dashboard.conftest import assert_fragments_match, assert_shown_as_tex
 from tests.support.dashboard_apps import overhear
 from wakeboard.alerts import checks
 from wakeboard.core.rule_types import KINDS
+from wakeboard.reporting.statistics import DurationHistogram
 from wakeboard_dashboard.charts.spreads import spread
-from wakeboard_dashboard.queries.throughput import Bar, Times, Work, busiest_and_slowest
+from wakeboard_dashboard.queries.throughput import WindowBar, Work, busiest_and_slowest
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 TABLES = ("statistics_deltas", "statistics_rollups")
@@ -148,10 +149,10 @@ def test_what_a_window_shows_live_is_what_it_shows_at_first(
 
 
 def test_a_limit_never_passes_the_longest_nor_stops_at_the_largest_bucket() -> None:
-    assert Times().at_most(0.5) is None
-    assert Times({20: 99, 63: 1}, longest_seconds=90_000).at_most(0.99) == 0.001
-    assert Times({20: 9, 63: 1}, longest_seconds=90_000).at_most(0.99) == 90_000
-    assert Times({34: 1}, longest_seconds=0.1).at_most(0.5) == 0.1
+    assert DurationHistogram().at_most(0.5) is None
+    assert DurationHistogram({20: 99, 63: 1}, longest_seconds=90_000).at_most(0.99) == 0.001
+    assert DurationHistogram({20: 9, 63: 1}, longest_seconds=90_000).at_most(0.99) == 90_000
+    assert DurationHistogram({34: 1}, longest_seconds=0.1).at_most(0.5) == 0.1
 
 
 def test_a_limit_is_above_what_it_stands_for_by_less_than_a_step() -> None:
@@ -161,15 +162,15 @@ def test_a_limit_is_above_what_it_stands_for_by_less_than_a_step() -> None:
         bucket = next(each for each in range(64) if seconds <= 2 ** ((each - 20) / 2) / 1000)
         buckets[bucket] = buckets.get(bucket, 0) + 1
     for share in (0.5, 0.95, 0.99):
-        limit, true = Times(buckets, exact[-1]).at_most(share), exact[int(share * 1000) - 1]
+        limit, true = DurationHistogram(buckets, exact[-1]).at_most(share), exact[int(share * 1000) - 1]
         assert limit is not None and 0.707 * limit <= true <= limit
 
 
 def test_the_chart_stands_on_its_lowest_ten_and_nothing_leaves_it(connection: Connection) -> None:
     start = connection.execute("SELECT now()").fetchone()
     assert start
-    times = [Times({20: 5, 40: 5}, 1.024), Times(), Times({0: 1}, 0.0)]
-    found = spread([Bar(start[0])] * 3, times)
+    times = [DurationHistogram({20: 5, 40: 5}, 1.024), DurationHistogram(), DurationHistogram({0: 1}, 0.0)]
+    found = spread([WindowBar(start[0])] * 3, times)
     assert (found.low, found.high, found.lines) == (0.001, 10.0, [75.0, 50.0, 25.0])
     assert (found.columns[0].y50, found.columns[1].y99) == (100, 100)
     assert all(0 <= column.y99 <= column.y95 <= column.y50 <= 100 for column in found.columns)

@@ -16,8 +16,8 @@ from tests.dashboard.test_alerts import JSON, told
 from tests.support.factories import a_run, age, from_now, insert, rows
 from tests.support.receivers import Mailbox, Receiver, mailbox, receiver
 from wakeboard.alerts import report
-from wakeboard.reporting.activity_report import Row
-from wakeboard.reporting.activity_report.summary import FEW, Span, Summary, summary
+from wakeboard.reporting.activity_report import Row, TimeWindow
+from wakeboard.reporting.activity_report.summary import FEW, Summary, summary
 
 __all__ = ["mailbox", "receiver", "told"]
 
@@ -28,7 +28,7 @@ def rule(connection: Connection) -> Row:
 
 def summed(connection: Connection, body: dict[str, Any]) -> Summary:
     """Return what a report says of the window of ``body``, asked as workers ask."""
-    window = Span(*(datetime.fromisoformat(body[name]) for name in ("since", "until")))
+    window = TimeWindow(*(datetime.fromisoformat(body[name]) for name in ("since", "until")))
     return summary(lambda sql, values: report._asked(connection, sql, values), window, UTC)
 
 

@@ -17,7 +17,7 @@ from tests.support.browsers import serving
 from tests.support.processes import wait_until
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
-from wakeboard_dashboard.web.request_metrics import Page, RequestMetrics, request_metrics
+from wakeboard_dashboard.web.request_metrics import PageMetrics, RequestMetrics, request_metrics
 
 
 def told(client: FlaskClient, name: str) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def test_answers_are_counted_and_their_times_bounded() -> None:
     assert page.percentile(1.0) == 3
     assert (page.slowest_seconds, page.slowest_address, page.slowest_pid) == (3, "/runs?q", os.getpid())
     assert page.statements == 303 and abs(page.database_seconds - page.seconds / 2) < 1e-6
-    assert Page("/runs").percentile(0.5) == 0
+    assert PageMetrics("/runs").percentile(0.5) == 0
 
 
 def test_each_page_is_told_with_its_time_in_the_database(client: FlaskClient) -> None:

@@ -19,7 +19,7 @@ from wakeboard.accounts import users
 from wakeboard.alerts import report
 from wakeboard.core.states import Role
 from wakeboard.reporting import hourly_rollups, statistics
-from wakeboard.reporting.activity_report.usual import Usual, medians
+from wakeboard.reporting.activity_report.usual import Baseline, medians
 from wakeboard_dashboard.web.connection import Database
 
 # Nine days of four types, with pauses; times are eighths of a second, so that sums are exact.
@@ -126,7 +126,7 @@ def test_an_hour_to_which_something_came_late_is_told_with_it(database: str, pas
     assert attempts() == unsummed != before
 
 
-def usual(connection: Connection, since: datetime) -> dict[str, Usual]:
+def usual(connection: Connection, since: datetime) -> dict[str, Baseline]:
     """Return the medians before ``since``, asked as workers ask."""
     return medians(lambda sql, values: report._asked(connection, sql, values), since)
 

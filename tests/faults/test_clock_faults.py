@@ -24,7 +24,7 @@ from tests.support.faults.truth_file import now
 from tests.support.http_client import JSON
 from tests.support.postgres.servers import own_server
 from tests.support.processes import Wakeboard, wait_until
-from wakeboard.database.embedded.identity import Identity
+from wakeboard.database.embedded.identity import ClusterOwner
 
 Measured = Callable[[str], None]
 HOUR = 3_600
@@ -60,14 +60,14 @@ def clock() -> Iterator[WallClock]:
 @pytest.fixture(scope="module")
 def database_with_clock(clock: WallClock) -> Iterator[str]:
     """A database on a server whose wall clock is ``clock``."""
-    options = Identity.options
+    options = ClusterOwner.options
 
-    def with_clock(self: Identity) -> dict[str, Any]:
+    def with_clock(self: ClusterOwner) -> dict[str, Any]:
         given = options(self)
         return given | {"env": given["env"] | dict(clock.environment)}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Identity, "options", with_clock)
+        patch.setattr(ClusterOwner, "options", with_clock)
         with own_server() as server:
             yield server.url(server.create())
 

@@ -19,7 +19,7 @@ from tests.support.factories import Connection, Held, rows
 from tests.support.faults.deployment import LEASE_SECONDS, House
 from tests.support.faults.fault_rows import Scale, fault
 from tests.support.processes import Wakeboard, wait_until
-from wakeboard.queue.engine import endings, renewal
+from wakeboard.queue.engine import endings, fence
 from wakeboard.runtime.duties.reaper import Reaper
 
 Measured = Callable[[str], None]
@@ -174,5 +174,5 @@ def test_the_epoch_refuses_a_renewal_that_the_name_alone_would_accept(
     first, second = a_run_lost_and_claimed_again(connection)
     assert factories.renew(connection, first) == {}
     assert factories.renew(connection, second) == {second[0]: False}
-    fence_by_name_alone(monkeypatch, renewal, "RENEW")
+    fence_by_name_alone(monkeypatch, fence, "RENEW")
     assert factories.renew(connection, first) == {first[0]: False}, "the lost attempt would keep the lease"

@@ -17,7 +17,7 @@ from psycopg.rows import dict_row
 
 from wakeboard.core.errors.error_groups import group_of, lost_group
 from wakeboard.core.states import FAILURES
-from wakeboard.queue.engine import claims, endings, reaping, renewal, unbegun
+from wakeboard.queue.engine import claims, endings, fence, reaping, unbegun
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]
@@ -340,7 +340,7 @@ def renew(
     done, total = progress
     found = send(
         connection,
-        renewal.RENEW,
+        fence.RENEW,
         worker_id,
         *_split(held),
         [float(lease_seconds)] * n,

@@ -20,7 +20,7 @@ from tests.support.receivers import SECRET, Mailbox, Receiver, mailbox, receiver
 from wakeboard.alerts import channels as channels_module
 from wakeboard.alerts import delivery
 from wakeboard.alerts import watch as watch_module
-from wakeboard.alerts.channels import Channels, NotSent, Outgoing, signature
+from wakeboard.alerts.channels import Channels, NotSent, OutgoingMessage, signature
 from wakeboard.alerts.heartbeat import Heartbeat
 from wakeboard.alerts.watch import Watch, post
 from wakeboard.config.settings import Settings, SettingsError
@@ -242,7 +242,7 @@ def test_a_rule_of_an_unknown_kind_is_left_alone(connection: Connection) -> None
 
 
 def test_a_mail_is_plain_short_and_the_same_for_every_try(mailbox: Mailbox) -> None:
-    message = Outgoing("alert.house.7", "Dead runs: fires", {"text": "3 runs died: mail 3."})
+    message = OutgoingMessage("alert.house.7", "Dead runs: fires", {"text": "3 runs died: mail 3."})
     assert "accepted the mail" in Channels(settings(mailbox)).send("mail", message)
     (letter,) = mailbox.letters
     assert letter["To"] == "ops@example.org, night@example.org"
@@ -253,7 +253,7 @@ def test_a_mail_is_plain_short_and_the_same_for_every_try(mailbox: Mailbox) -> N
 
 
 def test_a_webhook_is_signed_over_time_and_body(receiver: Receiver) -> None:
-    message = Outgoing("alert.house.7", "Dead runs: fires", {"rule": "dead_runs", "sentence": "Räder"})
+    message = OutgoingMessage("alert.house.7", "Dead runs: fires", {"rule": "dead_runs", "sentence": "Räder"})
     assert Channels(settings(receiver)).send("webhook", message).endswith("answered 204.")
     path, headers, body = receiver.requests[0]
     assert receiver.is_genuine()
@@ -269,7 +269,7 @@ def test_what_is_not_a_success_is_no_success_and_no_redirect_is_followed(
 ) -> None:
     receiver.status, receiver.location = status, receiver.url
     with pytest.raises(NotSent, match=str(status)) as refused:
-        Channels(settings(receiver)).send("webhook", Outgoing("x", "subject", {}))
+        Channels(settings(receiver)).send("webhook", OutgoingMessage("x", "subject", {}))
     assert len(receiver.requests) == 1
     assert "hidden" not in str(refused.value)
 
@@ -277,7 +277,7 @@ def test_what_is_not_a_success_is_no_success_and_no_redirect_is_followed(
 def test_an_answer_that_is_cut_off_is_none(receiver: Receiver, connection: Connection) -> None:
     receiver.status, receiver.announced = 200, 7
     with pytest.raises(NotSent, match="took it, but its answer broke off after 0 of 7 bytes"):
-        Channels(settings(receiver)).send("webhook", Outgoing("x", "subject", {}))
+        Channels(settings(receiver)).send("webhook", OutgoingMessage("x", "subject", {}))
     heartbeat = Heartbeat(receiver.url)
 
     def told() -> Any:
@@ -293,7 +293,7 @@ def test_a_receiver_that_never_answers_holds_nobody(
     monkeypatch.setattr(channels_module, "WEBHOOK_SECONDS", 0.3)
     receiver.release = threading.Event()
     with pytest.raises(NotSent, match=r"127\.0\.0\.1"):
-        Channels(settings(receiver)).send("webhook", Outgoing("x", "subject", {}))
+        Channels(settings(receiver)).send("webhook", OutgoingMessage("x", "subject", {}))
 
 
 @pytest.mark.parametrize("scheme", ["smtp", "smtp+starttls"])
@@ -314,13 +314,13 @@ def test_a_mail_server_that_greets_letter_by_letter_holds_nobody(
         url = f"{scheme}://127.0.0.1:{listening.getsockname()[1]}"
         mail = settings(smtp_url=url, alert_mail="ops@example.org")
         with pytest.raises(NotSent, match="did not answer within 1 s"):
-            Channels(mail).send("mail", Outgoing("x", "subject", {}))
+            Channels(mail).send("mail", OutgoingMessage("x", "subject", {}))
 
 
 def test_nobody_there_is_a_sentence_without_secrets(receiver: Receiver) -> None:
     mail = settings(smtp_url=f"smtp://anna:hunter22@127.0.0.1:{free_port()}", alert_mail="ops@example.org")
     with pytest.raises(NotSent, match="cannot be reached") as refused:
-        Channels(mail).send("mail", Outgoing("x", "subject", {}))
+        Channels(mail).send("mail", OutgoingMessage("x", "subject", {}))
     assert "hunter22" not in str(refused.value)
     assert "hunter22" not in repr(mail) and "hunter22" not in str(mail.rows())
 
@@ -328,7 +328,7 @@ def test_nobody_there_is_a_sentence_without_secrets(receiver: Receiver) -> None:
 def test_a_password_is_not_sent_in_clear_to_another_machine() -> None:
     mail = settings(smtp_url="smtp://anna:hunter22@mail.example.org", alert_mail="ops@example.org")
     with pytest.raises(NotSent, match="in clear"):
-        Channels(mail).send("mail", Outgoing("x", "subject", {}))
+        Channels(mail).send("mail", OutgoingMessage("x", "subject", {}))
 
 
 @pytest.mark.parametrize(

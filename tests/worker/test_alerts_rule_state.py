@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wakeboard.alerts.rule_state import Memory, judge
+from wakeboard.alerts.rule_state import RuleMemory, judge
 
 START = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 WINDOW, REMIND = 900, 14_400
@@ -17,7 +17,7 @@ WINDOW, REMIND = 900, 14_400
 
 def told(looks: str, every: float = 300, *, window: float = WINDOW, remind: float = REMIND) -> str:
     """Return what is told at each look of ``looks`` (F fires, . quiet), one letter each: f r m or -."""
-    memory, letters = Memory(), ""
+    memory, letters = RuleMemory(), ""
     for number, look in enumerate(looks):
         memory, news = judge(
             memory,
@@ -52,7 +52,7 @@ def test_a_rule_that_still_fires_is_brought_to_mind() -> None:
 
 
 def test_something_new_is_told_while_it_fires_but_not_within_the_window() -> None:
-    memory, news = judge(Memory(), START, firing=True, window_seconds=WINDOW, remind_seconds=0)
+    memory, news = judge(RuleMemory(), START, firing=True, window_seconds=WINDOW, remind_seconds=0)
     assert news == "firing"
     for minutes, expected in ((5, None), (20, "reminder")):
         after, news = judge(
@@ -68,7 +68,7 @@ def test_something_new_is_told_while_it_fires_but_not_within_the_window() -> Non
 
 
 def test_a_silenced_rule_changes_and_tells_nobody() -> None:
-    memory = Memory(silenced_until=START + timedelta(hours=1))
+    memory = RuleMemory(silenced_until=START + timedelta(hours=1))
     memory, news = judge(memory, START, firing=True, window_seconds=WINDOW, remind_seconds=REMIND)
     assert (memory.state, memory.told, news) == ("firing", "quiet", None)
     later = START + timedelta(hours=1, seconds=1)
@@ -77,7 +77,7 @@ def test_a_silenced_rule_changes_and_tells_nobody() -> None:
 
 
 def test_what_came_and_went_in_silence_is_never_told() -> None:
-    memory = Memory(silenced_until=START + timedelta(hours=1))
+    memory = RuleMemory(silenced_until=START + timedelta(hours=1))
     for minutes, firing in ((0, True), (30, False), (90, False)):
         at = START + timedelta(minutes=minutes)
         memory, news = judge(memory, at, firing=firing, window_seconds=WINDOW, remind_seconds=REMIND)
@@ -86,7 +86,7 @@ def test_what_came_and_went_in_silence_is_never_told() -> None:
 
 def test_without_a_channel_nothing_counts_as_told() -> None:
     memory, news = judge(
-        Memory(), START, firing=True, window_seconds=WINDOW, remind_seconds=REMIND, can_tell=False
+        RuleMemory(), START, firing=True, window_seconds=WINDOW, remind_seconds=REMIND, can_tell=False
     )
     assert (memory.state, memory.told, memory.sent_at, news) == ("firing", "quiet", None, None)
     memory, news = judge(
@@ -96,7 +96,7 @@ def test_without_a_channel_nothing_counts_as_told() -> None:
 
 
 def test_the_changes_since_the_last_message_are_counted() -> None:
-    memory = Memory()
+    memory = RuleMemory()
     for number, look in enumerate("F.F.F"):
         at = START + timedelta(seconds=number * 60)
         memory, _ = judge(memory, at, firing=look == "F", window_seconds=WINDOW, remind_seconds=0)
@@ -111,7 +111,7 @@ def test_the_changes_since_the_last_message_are_counted() -> None:
 def test_no_rule_tells_twice_in_a_window_and_people_come_to_believe_what_is_so(
     looks: list[tuple[int, bool]], window: int, remind: int
 ) -> None:
-    memory, now, sent = Memory(), START, []
+    memory, now, sent = RuleMemory(), START, []
     for seconds, firing in looks:
         now += timedelta(seconds=seconds)
         memory, news = judge(memory, now, firing=firing, window_seconds=window, remind_seconds=remind)

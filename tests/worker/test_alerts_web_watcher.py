@@ -23,7 +23,7 @@ from tests.support.postgres.servers import SETTINGS, running_server
 from tests.support.processes import wait_until, wakeboard
 from tests.support.receivers import Mailbox, Receiver, mailbox, receiver
 from wakeboard.alerts.outage import Outage
-from wakeboard.alerts.web_watcher import Sentinel
+from wakeboard.alerts.web_watcher import WebWatcher
 from wakeboard.config import log
 from wakeboard.config.settings import Settings
 from wakeboard.database import db, embedded
@@ -110,7 +110,7 @@ def test_a_host_leaves_the_loops_of_a_host_whose_name_begins_like_its_own(
             "VALUES (%s, 'alerts', 15, now())",
             (f"web-{host}-0a1b2c-{dead.pid}",),
         )
-    Sentinel(database, settings(), stage.fileno())._forget_dead_siblings(connection)
+    WebWatcher(database, settings(), stage.fileno())._forget_dead_siblings(connection)
     assert [row["process_id"] for row in loops(connection)] == [
         f"web-app-2-0a1b2c-{dead.pid}",
         f"web-app-a1b2c3-0a1b2c-{dead.pid}",
@@ -161,7 +161,7 @@ def test_what_no_worker_may_carry_is_sent_by_the_web_process_and_its_run_called_
     connection: Connection, database: str, mailbox: Mailbox, stage: IO[bytes]
 ) -> None:
     a_run(connection, "dead", job_type="report")
-    sentinel = Sentinel(database, settings(mailbox), stage.fileno())
+    sentinel = WebWatcher(database, settings(mailbox), stage.fileno())
     with wakeboard(
         "worker", "--types", "mail", "--concurrency", "1", database=database, environment=mailbox.environment
     ):
@@ -189,7 +189,7 @@ def test_a_database_that_stops_is_told_without_it_and_so_is_its_return(
     with running_server() as server:
         assert server.data_dir is not None
         url = server.url(server.create())
-        sentinel = Sentinel(
+        sentinel = WebWatcher(
             url, settings(mailbox, receiver), stage.fileno(), look_seconds=0.2, patience_seconds=2
         )
         sentinel.outage.window_seconds = 1
@@ -260,7 +260,7 @@ def test_an_outage_that_no_channel_takes_is_tried_again(mailbox: Mailbox, stage:
 def test_what_was_told_without_the_database_is_written_once_however_often_that_is_tried(
     connection: Connection, database: str, mailbox: Mailbox, stage: IO[bytes], superuser: Connection
 ) -> None:
-    sentinel = Sentinel(database, settings(mailbox), stage.fileno())
+    sentinel = WebWatcher(database, settings(mailbox), stage.fileno())
     sentinel.outage = Outage(settings(mailbox), stage.fileno(), patience_seconds=0)
     sentinel.outage.step()
     assert subjects(mailbox) == [LOST]
@@ -294,7 +294,7 @@ def test_without_tables_the_watcher_says_in_a_line_what_to_run_and_looks_after_t
     monkeypatch.setattr("wakeboard.alerts.web_watcher.MissingTables", Heard)
     for name in ("POST_SECONDS", "NO_TABLES_SECONDS"):
         monkeypatch.setattr(f"wakeboard.alerts.web_watcher.{name}", 0.05)
-    watching = Sentinel(empty_database, settings(), stage.fileno(), look_seconds=0.05)
+    watching = WebWatcher(empty_database, settings(), stage.fileno(), look_seconds=0.05)
     watching.start()
     try:
         wait_until(lambda: min(map(tries.count, ("alerts", "post"))) > 3, SLOW, "both threads try again")

@@ -10,7 +10,7 @@ import pytest
 
 from wakeboard.alerts.finding import Finding
 from wakeboard.alerts.messages import SUBJECT_CHARACTERS, Place, words
-from wakeboard.alerts.rule_state import Memory
+from wakeboard.alerts.rule_state import RuleMemory
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
 PLACE = Place("42", "shop password=hunter2", "https://anna:hunter2@jobs.example.org")
@@ -20,7 +20,7 @@ FOUND = Finding(
 
 
 def test_a_message_tells_no_secret_that_stands_in_a_name_or_a_link() -> None:
-    told = words("dead_runs", "dead_runs", "firing", FOUND, Memory(), PLACE, NOON)
+    told = words("dead_runs", "dead_runs", "firing", FOUND, RuleMemory(), PLACE, NOON)
     assert "hunter2" not in str(told)
     assert told.subject == "[shop password=•••] Dead runs: fires"
     assert told.body["sentence"] == "3 runs died in the last 1 h: postgres://•••@db 3."
@@ -40,15 +40,15 @@ def test_the_link_of_what_happened_in_a_time_shows_that_time_whenever_it_is_open
 ) -> None:
     found = replace(FOUND, within_seconds=3600.0)
     place = Place("42", None, "https://jobs.example.org")
-    told = words(kind, kind, "firing", found, Memory(), place, NOON).body["link"]
+    told = words(kind, kind, "firing", found, RuleMemory(), place, NOON).body["link"]
     assert told == f"https://jobs.example.org{link}"
-    rested = words(kind, kind, "recovered", replace(found, firing=False), Memory(), place, NOON)
+    rested = words(kind, kind, "recovered", replace(found, firing=False), RuleMemory(), place, NOON)
     assert "since" not in urlsplit(rested.body["link"]).query
 
 
 def test_ordinary_names_and_numbers_are_told_as_they_are() -> None:
     sentence = "5 runs died in the last 1 h: token_refresh 3, send_password 2. Look at them."
     found = replace(FOUND, sentence=sentence, names=("token_refresh", "send_password"))
-    told = words("dead_runs", "dead_runs", "firing", found, Memory(), Place("42", "x" * 300), NOON)
+    told = words("dead_runs", "dead_runs", "firing", found, RuleMemory(), Place("42", "x" * 300), NOON)
     assert told.body["sentence"] == sentence and told.body["names"] == ["token_refresh", "send_password"]
     assert sentence in told.body["text"] and len(told.subject) <= SUBJECT_CHARACTERS

@@ -25,7 +25,7 @@ from tests.support.workers.bulk_operations import (
 )
 from wakeboard.bulk import advance, control, matching, rules
 from wakeboard.bulk.matching import Preview
-from wakeboard.bulk.start import Wanted, start, unconfirmed
+from wakeboard.bulk.start import ConfirmedOperation, start, unconfirmed
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import cancel, retry_now
@@ -178,7 +178,7 @@ def test_runs_that_changed_since_they_were_counted_are_skipped_and_counted(conne
     as_of = database_now(connection)
     seen = matching.preview(connection, "retry", asked(status="dead"), as_of)
     retry_now(connection, early, ANNA)
-    answer = start(connection, Wanted("retry", "status=dead", as_of, 3), seen.matched.ids, ANNA)
+    answer = start(connection, ConfirmedOperation("retry", "status=dead", as_of, 3), seen.matched.ids, ANNA)
     number = int(answer.id)
     retry_now(connection, late, ANNA)
     cancel(connection, late, ANNA)
@@ -213,7 +213,7 @@ def test_a_confirmation_that_is_sent_twice_begins_one_operation(
     connection: Connection, other: Connection
 ) -> None:
     runs = many(connection, 3)
-    wanted = Wanted("again", "status=dead", database_now(connection), 3)
+    wanted = ConfirmedOperation("again", "status=dead", database_now(connection), 3)
     with ThreadPoolExecutor() as pool, connection.transaction():
         first = start(connection, wanted, runs, ANNA)
         second = pool.submit(start, other, wanted, runs, ANNA)
@@ -228,13 +228,13 @@ def test_nothing_left_to_do_makes_no_operation(connection: Connection) -> None:
     run = a_run(connection, "dead")
     as_of = database_now(connection)
     retry_now(connection, run, ANNA)
-    answer = start(connection, Wanted("retry", "status=dead", as_of, 1), [run], ANNA)
+    answer = start(connection, ConfirmedOperation("retry", "status=dead", as_of, 1), [run], ANNA)
     assert (answer.result, rows(connection, "operations")) == ("forbidden", [])
 
 
 def test_more_than_was_confirmed_makes_no_operation(connection: Connection) -> None:
     ids = many(connection, 3)
-    wanted = Wanted("retry", "status=dead", database_now(connection), 2)
+    wanted = ConfirmedOperation("retry", "status=dead", database_now(connection), 2)
     answer = start(connection, wanted, ids, ANNA)
     assert answer.result == "forbidden" and "3 runs match now and 2 were confirmed" in answer.message
     assert rows(connection, "operation_runs") == []
@@ -246,14 +246,14 @@ def test_more_than_was_confirmed_makes_no_operation(connection: Connection) -> N
 )
 def test_numbers_that_cannot_be_are_refused(connection: Connection, wrong: dict[str, object]) -> None:
     run = a_run(connection, "dead")
-    wanted = replace(Wanted("retry", "status=dead", database_now(connection), 1), **wrong)  # type: ignore[arg-type]
+    wanted = replace(ConfirmedOperation("retry", "status=dead", database_now(connection), 1), **wrong)  # type: ignore[arg-type]
     assert start(connection, wanted, [run], ANNA).result == "invalid"
 
 
 def test_a_viewer_starts_nothing_and_it_is_audited(connection: Connection) -> None:
     run = a_run(connection, "dead")
     viewer = Actor("vera", Role.VIEWER, "web")
-    wanted = Wanted("retry", "status=dead", database_now(connection), 1)
+    wanted = ConfirmedOperation("retry", "status=dead", database_now(connection), 1)
     assert start(connection, wanted, [run], viewer).result == "denied"
     assert [each["result"] for each in rows(connection, "audit_log")] == ["denied"]
 

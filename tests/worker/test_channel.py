@@ -14,7 +14,7 @@ from tests.support.factories import Connection, a_run, a_type
 from tests.support.postgres.wire_proxy import Way, between
 from tests.support.processes import wait_until
 from wakeboard.database import db
-from wakeboard.queue.engine import claims, endings, reaping, renewal
+from wakeboard.queue.engine import claims, endings, fence, reaping
 from wakeboard.runtime.loop.channel import (
     OLDEST_PLANS_SECONDS,
     PLANS_ROWS,
@@ -270,7 +270,7 @@ def test_plans_made_on_a_small_table_find_rows_by_their_key(connection: Connecti
         "succeed": endings.SUCCEED,
         "fail": endings.FAIL,
         "release": endings.RELEASE,
-        "renew": renewal.RENEW,
+        "renew": fence.RENEW,
         "reap": reaping.REAP,
     }
     for name, move in moves.items():

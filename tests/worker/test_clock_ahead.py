@@ -10,7 +10,7 @@ from tests.support.factories import Connection, a_definition, a_run, a_type, a_w
 from tests.worker import test_heartbeats as liveness_rows
 from wakeboard.accounts import sessions, throttle
 from wakeboard.accounts.throttle import TooManyAttempts
-from wakeboard.alerts.rule_state import Memory, judge
+from wakeboard.alerts.rule_state import RuleMemory, judge
 from wakeboard.cli.commands.doctor import liveness as diagnosis
 from wakeboard.core import leases
 from wakeboard.core.states import Role
@@ -282,10 +282,10 @@ def test_the_code_of_a_worker_that_lies_ahead_says_nothing_any_more(connection: 
 @pytest.mark.parametrize("reminds", [0.0, 3600.0])
 def test_a_message_sent_ahead_of_the_clock_keeps_no_other_one_back(reminds: float) -> None:
     at = datetime.fromisoformat("2026-03-01T12:00:00+00:00")
-    memory = Memory("quiet", "quiet", sent_at=at + timedelta(hours=6))
+    memory = RuleMemory("quiet", "quiet", sent_at=at + timedelta(hours=6))
     after, news = judge(memory, at, firing=True, window_seconds=900, remind_seconds=reminds)
     assert news == "firing" and after.sent_at == at
-    known = Memory("firing", "firing", sent_at=at + timedelta(hours=6))
+    known = RuleMemory("firing", "firing", sent_at=at + timedelta(hours=6))
     _, reminder = judge(known, at, firing=True, window_seconds=900, remind_seconds=reminds)
     assert reminder == ("reminder" if reminds else None)
 
@@ -322,7 +322,10 @@ def test_wrong_passwords_ahead_of_the_clock_keep_nobody_out_for_hours(connection
 
 
 def test_a_retention_pass_that_was_written_ahead_is_anybodys() -> None:
-    for state in (retention.Pass(owner="w1", room="runs"), retention.Pass(owner="w1", finished_at=1.0)):
+    for state in (
+        retention.RetentionPass(owner="w1", room="runs"),
+        retention.RetentionPass(owner="w1", finished_at=1.0),
+    ):
         assert retention.is_due(state, -6 * 3600.0, "w2")
         assert not retention.is_due(state, -1.0, "w2")
 

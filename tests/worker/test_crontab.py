@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from wakeboard.queue.definitions import Definition
-from wakeboard.schedules.crontab import Line, parse_crontab, split_command
+from wakeboard.schedules.crontab import CrontabLine, parse_crontab, split_command
 
 REALISTIC = """\
 # m h  dom mon dow   command
@@ -31,11 +31,13 @@ CRON_TZ=Europe/Paris
 """
 
 
-def read(text: str, *, system: bool = False, user: str = "deploy", timezone: str = "UTC") -> list[Line]:
+def read(
+    text: str, *, system: bool = False, user: str = "deploy", timezone: str = "UTC"
+) -> list[CrontabLine]:
     return parse_crontab(text, system=system, user=user, timezone=timezone)
 
 
-def only(text: str, **options: Any) -> Line:
+def only(text: str, **options: Any) -> CrontabLine:
     return read(text, **options)[-1]
 
 

@@ -26,7 +26,7 @@ from wakeboard.database import db, embedded
 from wakeboard.database.audit import Actor
 from wakeboard.database.db import DatabaseError
 from wakeboard.handlers.context import Context
-from wakeboard.handlers.effects import LeaseLost, Unconfirmed
+from wakeboard.handlers.effects import LeaseLost, UnconfirmedEffect
 from wakeboard.handlers.invoke import invoke
 from wakeboard.handlers.registry import JobType
 from wakeboard.handlers.transaction import TransactionEnded
@@ -224,9 +224,9 @@ def test_the_provider_is_asked_about_an_unconfirmed_effect_and_its_answer_is_kep
     context = running(connection)
     with pytest.raises(Cancelled):
         context.once("charge", dies_half_way)
-    asked: list[Unconfirmed] = []
+    asked: list[UnconfirmedEffect] = []
 
-    def look(found: Unconfirmed) -> dict[str, str]:
+    def look(found: UnconfirmedEffect) -> dict[str, str]:
         asked.append(found)
         return {"charge": "ch_1"}
 
@@ -252,7 +252,7 @@ def test_an_effect_stays_unconfirmed_when_the_provider_cannot_be_asked(
     with pytest.raises(Cancelled):
         context.once("charge", dies_half_way)
 
-    def unreachable(found: Unconfirmed) -> None:
+    def unreachable(found: UnconfirmedEffect) -> None:
         raise ConnectionError("provider is away")
 
     second = next_attempt(connection, context)

@@ -16,7 +16,7 @@ from wakeboard.database import db
 from wakeboard.reporting import hourly_rollups, statistics
 from wakeboard.reporting.hourly_rollups import HOUR
 from wakeboard.runtime.duties import statistics_merge
-from wakeboard.runtime.duties.statistics_merge import Counting
+from wakeboard.runtime.duties.statistics_merge import StatisticsMerge
 
 ARRAYS = ("duration_buckets", "duration_runs", "duration_bucket_ms", "wait_buckets", "wait_runs")
 
@@ -198,7 +198,7 @@ def test_a_long_past_is_worked_off_a_moment_at_a_time(
     monkeypatch.setattr(statistics_merge, "SLICE_SECONDS", 0)
     ended(connection, hour_ago(connection, 4))
     ended(connection, hour_ago(connection, 4), table="statistics_deltas")
-    duty = Counting()
+    duty = StatisticsMerge()
     assert duty.step(connection) == {"rows": 1, "hours": 1}
     assert duty.pause_seconds is not None and 0 < duty.pause_seconds < 1
     steps = 1
@@ -217,7 +217,7 @@ def test_an_hour_that_cannot_be_summed_is_left_and_holds_up_no_other(
     ended(connection, good)
     ended(connection, bad, 2)
     connection.execute("ALTER TABLE wakeboard.statistics_hours ADD CONSTRAINT broken CHECK (succeeded <> 2)")
-    duty = Counting()
+    duty = StatisticsMerge()
     monkeypatch.setattr(statistics_merge, "SLICE_SECONDS", 3600)
     assert duty.step(connection)["left"] == 1, "it says so"
     assert summed(connection)[good] == 1 and bad not in summed(connection)

@@ -24,7 +24,7 @@ from wakeboard.cli.commands.doctor.indexes import bloated_ones
 from wakeboard.database import db
 from wakeboard.maintenance.indexes import rebuild, state
 from wakeboard.maintenance.indexes.bloat import HOT, bloated, leftovers
-from wakeboard.maintenance.indexes.state import GIVEN_UP_SECONDS, REST_SECONDS, Pass
+from wakeboard.maintenance.indexes.state import GIVEN_UP_SECONDS, REST_SECONDS, RebuildPass
 from wakeboard.runtime.duties.indexes import Indexes
 
 FLOOR = 256 * 1024
@@ -95,11 +95,11 @@ def bloat(connection: Connection, other: Connection) -> int:
 
 
 def make_pass(
-    url: str, current: Pass | None = None, *, patience_seconds: float = 0.0, floor_bytes: int = FLOOR
-) -> Pass:
+    url: str, current: RebuildPass | None = None, *, patience_seconds: float = 0.0, floor_bytes: int = FLOOR
+) -> RebuildPass:
     """Make a pass as a worker does that came first; return what came of it."""
     with rebuild.open_connection(url) as own:
-        current = current or state.take(own) or Pass()
+        current = current or state.take(own) or RebuildPass()
         rebuild.make_pass(
             own,
             current,
@@ -217,9 +217,9 @@ def test_what_was_built_anew_a_short_while_ago_rests(
 ) -> None:
     grown = bloat(connection, other)
     now = 1_000_000.0
-    make_pass(database, Pass(tried={CLAIMABLE: now - REST_SECONDS + 60}, now=now))
+    make_pass(database, RebuildPass(tried={CLAIMABLE: now - REST_SECONDS + 60}, now=now))
     assert size(connection) == grown
-    make_pass(database, Pass(tried={CLAIMABLE: now - REST_SECONDS - 60}, now=now))
+    make_pass(database, RebuildPass(tried={CLAIMABLE: now - REST_SECONDS - 60}, now=now))
     assert size(connection) < grown
 
 
@@ -229,7 +229,7 @@ def test_an_index_that_is_not_built_in_time_rests_for_a_week(
     grown, now = bloat(connection, other), 1_000_000.0
     monkeypatch.setattr(rebuild, "REBUILD_SECONDS", 1.0)
     with a_snapshot(other):
-        current = make_pass(database, Pass(now=now))
+        current = make_pass(database, RebuildPass(now=now))
     assert current.tried[CLAIMABLE] > now
     assert "cancelled, or not built within 1.0 s; it is left for 7 days" in str(current.failed)
     monkeypatch.undo()

@@ -12,7 +12,7 @@ from tests.support.workers.worker_processes import OPERATOR
 from wakeboard import queue as transitions
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.database import db
-from wakeboard.runtime.duties.lease import CancelAsked, LeaseKeeper, LeaseLost, LoopHangs
+from wakeboard.runtime.duties.lease import CancelAsked, LeaseKeeper, LeaseTaken, LoopHangs
 from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
 
 
@@ -99,7 +99,7 @@ def test_a_run_taken_by_somebody_else_is_told_as_lost(connection: Connection, da
     reap(connection, (lost.run_id, lost.lease_epoch))
     made = Keeper(database, lost, kept)
     made.keeper.step(connection)
-    assert made.told == [LeaseLost(lost.run_id, lost.lease_epoch)]
+    assert made.told == [LeaseTaken(lost.run_id, lost.lease_epoch)]
     assert seconds_left(connection, kept.run_id) > 25
 
 
@@ -108,7 +108,7 @@ def test_a_run_whose_row_is_gone_is_told_as_lost(connection: Connection, databas
     connection.execute("DELETE FROM wakeboard.job_runs")
     made = Keeper(database, one)
     made.keeper.step(connection)
-    assert made.told == [LeaseLost(one.run_id, one.lease_epoch)]
+    assert made.told == [LeaseTaken(one.run_id, one.lease_epoch)]
 
 
 def test_a_run_that_ended_by_its_own_attempt_is_not_lost(connection: Connection, database: str) -> None:
@@ -209,7 +209,7 @@ def test_of_two_attempts_of_one_run_only_the_one_that_owns_it_is_renewed(
     before = old.leased_ns
     made = Keeper(database, old, new)
     made.keeper.step(connection)
-    assert made.told == [LeaseLost(old.run_id, old.lease_epoch)]
+    assert made.told == [LeaseTaken(old.run_id, old.lease_epoch)]
     assert old.leased_ns == before, "its fence comes nearer"
     assert new.leased_ns > before
     assert seconds_left(connection, new.run_id) > 25

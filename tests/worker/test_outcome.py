@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from wakeboard import Context
 from wakeboard.core.errors.error_groups import group_of
-from wakeboard.core.errors.retrying import delay_seconds
 from wakeboard.core.outcome import (
     KINDS,
     PLAIN,
@@ -33,6 +32,7 @@ from wakeboard.core.outcome import (
     answer_for_exception,
     answer_for_return,
 )
+from wakeboard.core.retry import delay_seconds
 from wakeboard.core.text.sanitize import clean_text
 from wakeboard.handlers.invoke import invoke
 from wakeboard.handlers.registry import JobType

@@ -12,13 +12,14 @@ from tests.support.factories import a_worker as a_worker_row
 from tests.support.processes import wait_until
 from tests.support.workers.worker_processes import a_worker, wait_until_idle, wait_until_status
 from tests.support.workers.worker_processes import insert as enqueue
-from wakeboard.runtime.duties.poll import Asked, Found, look
-from wakeboard.runtime.duties.presence import Beat, Presence
+from wakeboard.reporting.heartbeats import Beat
+from wakeboard.runtime.duties.poll import PollRequest, PollResult, look
+from wakeboard.runtime.duties.presence import Presence
 
 ME = "w1"
 
 
-def looked(connection: Connection, types: tuple[str, ...] = ("mail",), **asked: Any) -> Found:
+def looked(connection: Connection, types: tuple[str, ...] = ("mail",), **asked: Any) -> PollResult:
     """Return what a worker that can run ``types`` finds."""
     presence = Presence(ME, name=None, concurrency=2, heartbeat_seconds=10, lease_seconds=30, is_tick=False)
     presence.worker_id, presence.job_types = ME, list(types)
@@ -26,7 +27,7 @@ def looked(connection: Connection, types: tuple[str, ...] = ("mail",), **asked: 
         "running": 0, "memory_bytes": None, "is_stopping": False, "beats": [], "wants_work": True,
         "channel": "wakeboard_hear_me", "proof": None,
     } | asked  # fmt: skip
-    return look(connection, presence, Asked(**told))[0]
+    return look(connection, presence, PollRequest(**told))[0]
 
 
 def test_a_look_says_that_the_worker_lives_and_hears_what_people_want(connection: Connection) -> None:

@@ -18,9 +18,9 @@ from tests.support.processes import wait_until
 from tests.support.workers.pool_handlers import PATIENCE_SECONDS, Gate, gate, heedful, registry, table
 from wakeboard import Context, Permanent, Pool, Retryable, enqueue, job
 from wakeboard.config import log
-from wakeboard.core.errors.backoff import Backoff
 from wakeboard.core.outcome import Answer, answer_for_exception
 from wakeboard.core.process.assignment import Assignment
+from wakeboard.core.retry import Backoff
 from wakeboard.core.run_spec import EnqueueError
 from wakeboard.handlers.pool import NoResult, PoolFull, PoolStopped, Ticket
 from wakeboard.handlers.pool.state import decide as decide_for_the_pool

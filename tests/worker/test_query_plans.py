@@ -11,8 +11,8 @@ from tests.conftest import Connection
 from tests.support import factories
 from wakeboard.queue.engine.claims import CLAIM_THESE, candidates, claim, claim_limited
 from wakeboard.queue.engine.endings import FAIL, RELEASE, SUCCEED, SUCCEED_ALONE
+from wakeboard.queue.engine.fence import RENEW
 from wakeboard.queue.engine.reaping import ENDED_LEASES, GIVE_BACK, REAP
-from wakeboard.queue.engine.renewal import RENEW
 from wakeboard.queue.engine.unbegun import listing
 
 IDS = "ARRAY[100, 200, 300]::bigint[], ARRAY[1, 1, 1]::bigint[]"

@@ -13,7 +13,7 @@ from tests.support import factories
 from wakeboard import queue as transitions
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.queue.engine import endings, reaping, renewal
+from wakeboard.queue.engine import endings, fence, reaping
 
 OPERATOR = Actor("alice", Role.OPERATOR, "web")
 ADMIN = Actor("root", Role.ADMIN, "cli")
@@ -466,7 +466,7 @@ def test_a_running_run_is_asked_once_to_stop(shared: Connection) -> None:
     run = factories.a_run(shared, "running")
     answer = transitions.cancel(shared, run, OPERATOR)
     assert (answer.result, answer.status, answer.http_status) == ("asked", "running", 202)
-    assert factories.send(shared, renewal.CANCELS, [run]) == [(run, 1)]
+    assert factories.send(shared, fence.CANCELS, [run]) == [(run, 1)]
     assert transitions.cancel(shared, run, OPERATOR).result == "already"
     assert factories.row(shared, run)["locked_by"] == "w1"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wakeboard.demo.rehearsal.findings import Attempt, Evidence, Stopped, findings
+from wakeboard.demo.rehearsal.findings import CancelledRun, Evidence, ReceiptAttempt, findings
 
 RECEIPTS, REFUSED = range(1, 101), frozenset(range(5, 101, 5))
 LOST = (61, 62, 63)
@@ -15,8 +15,8 @@ LOST = (61, 62, 63)
 
 def attempt(
     run_id: int, outcome: str, error_code: str | None = None, worker: str = "c", **more: Any
-) -> Attempt:
-    return Attempt(run_id, outcome, error_code, worker, bool(more.get("found")))
+) -> ReceiptAttempt:
+    return ReceiptAttempt(run_id, outcome, error_code, worker, bool(more.get("found")))
 
 
 REFUSALS = [attempt(run_id, "failed", "smtp_451", "a") for run_id in sorted(REFUSED)]
@@ -33,7 +33,7 @@ WELL = Evidence(
     lost_claims=3,
     unanswered=3,
     message_ids=MAILS,
-    cancelled=[Stopped("patient", "cancelled", 0.1), Stopped("deaf", "cancelled", 2.1)],
+    cancelled=[CancelledRun("patient", "cancelled", 0.1), CancelledRun("deaf", "cancelled", 2.1)],
     cancel_seconds=5,
     left=[],
 )
@@ -62,8 +62,8 @@ WRONGS: list[tuple[str, dict[str, Any]]] = [
     ("mailbox", {"message_ids": [*MAILS, MAILS[0]]}),
     ("mailbox", {"message_ids": MAILS[1:]}),
     ("mailbox", {"message_ids": [*MAILS[1:], MAILS[1]]}),
-    ("cancelled work", {"cancelled": [Stopped("deaf", "cancelled", 5.1)]}),
-    ("cancelled work", {"cancelled": [Stopped("deaf", "running", 1.0)]}),
+    ("cancelled work", {"cancelled": [CancelledRun("deaf", "cancelled", 5.1)]}),
+    ("cancelled work", {"cancelled": [CancelledRun("deaf", "running", 1.0)]}),
     ("left running", {"left": ["1 runs"]}),
 ]
 

@@ -352,7 +352,7 @@ def test_a_run_that_is_retried_between_look_and_removal_stays(
     run_id = a_run(connection, "dead", finished_at="-100 days")
     look, answers = runs._look, list[str]()
 
-    def look_and_be_late(*values: Any) -> runs.Found:
+    def look_and_be_late(*values: Any) -> runs.EndedRuns:
         found = look(*values)
         answers.append(transitions.retry_now(other, run_id, OLIVIA).result)
         return found
@@ -379,7 +379,7 @@ def test_a_run_that_died_anew_since_it_was_looked_at_stays(connection: Connectio
     run_id = a_run(connection, "dead", finished_at="-100 days")
     as_read = row(connection, run_id)["finished_at"]
     connection.execute("UPDATE wakeboard.job_runs SET finished_at = now() WHERE id = %s", (run_id,))
-    assert runs.remove(connection, [(run_id, as_read)]) == runs.Removed()
+    assert runs.remove(connection, [(run_id, as_read)]) == runs.RemovedRuns()
     assert kept(connection) == {run_id}
 
 
@@ -486,7 +486,7 @@ def test_one_worker_makes_the_pass_and_the_others_tell_its_numbers(
 def test_a_pass_whose_worker_died_is_finished_by_another(connection: Connection) -> None:
     many(connection, 20, days=20)
     state.create(connection)
-    left = state.Pass(owner="dead", room="runs", cursor=min(kept(connection)) + 9, started_at=1.0)
+    left = state.RetentionPass(owner="dead", room="runs", cursor=min(kept(connection)) + 9, started_at=1.0)
     state.store(connection, left)
     assert Retention(USUAL, "w2").step(connection)["removed_runs"] == 0
     assert len(kept(connection)) == 20
@@ -524,7 +524,7 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     counted: list[int] = []
     look = runs._look
 
-    def counting(*values: Any) -> runs.Found:
+    def counting(*values: Any) -> runs.EndedRuns:
         found = look(*values)
         counted.append(found.rows)
         return found

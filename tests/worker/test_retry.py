@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wakeboard.core.errors.backoff import DEFAULT_BACKOFF, LONGEST_SECONDS, Backoff
+from wakeboard.core.retry import DEFAULT_BACKOFF, LONGEST_SECONDS, Backoff
 
 RULES = ["fixed 30s", DEFAULT_BACKOFF, "exponential 10s", "quadratic 10s", "1m,5m,30m,2h", "1s", "0.01s,30d"]
 

@@ -15,7 +15,7 @@ from tests.conftest import Connection
 from tests.support.factories import rows
 from tests.support.processes import wait_until
 from wakeboard import Context
-from wakeboard.alerts.web_watcher import Sentinel
+from wakeboard.alerts.web_watcher import WebWatcher
 from wakeboard.config import log, service_thread
 from wakeboard.config.service_thread import FailureLog, ServiceThread
 from wakeboard.config.settings import Settings
@@ -152,7 +152,7 @@ def test_each_thread_of_the_watcher_in_the_web_process_comes_back(
         monkeypatch.setattr(f"wakeboard.alerts.web_watcher.{name}", 0.05)
     read, write = os.pipe()
     settings = Settings.load({}, environ={})
-    watching = Sentinel(database, settings, read, look_seconds=0.05)
+    watching = WebWatcher(database, settings, read, look_seconds=0.05)
     watching.start()
     names = {"alerts", "post", "outage"}
     try:

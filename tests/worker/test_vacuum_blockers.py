@@ -20,7 +20,7 @@ from wakeboard.database.vacuum_blockers import (
     LONG_TRANSACTION_SECONDS,
     MANY_TRANSACTIONS,
     MUCH_LOG_BYTES,
-    Holder,
+    VacuumBlocker,
 )
 
 PLAIN: dict[str, Any] = {
@@ -30,9 +30,9 @@ PLAIN: dict[str, Any] = {
 }  # fmt: skip
 
 
-def holders(connection: psycopg.Connection[Any]) -> list[Holder]:
+def holders(connection: psycopg.Connection[Any]) -> list[VacuumBlocker]:
     with connection.cursor(row_factory=dict_row) as cursor:
-        return [Holder(**row) for row in cursor.execute(vacuum_blockers.HOLDERS.encode()).fetchall()]
+        return [VacuumBlocker(**row) for row in cursor.execute(vacuum_blockers.HOLDERS.encode()).fetchall()]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def holders(connection: psycopg.Connection[Any]) -> list[Holder]:
 def test_each_kind_has_its_bound_its_sentence_and_its_mend(
     change: dict[str, Any], long: bool, says: str, mend: str
 ) -> None:
-    holder = Holder(**(PLAIN | change))
+    holder = VacuumBlocker(**(PLAIN | change))
     assert holder.is_long is long and says in holder.says and mend in holder.mend
 
 

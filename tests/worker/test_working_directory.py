@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from wakeboard.config import working_directory
-from wakeboard.config.working_directory import Folder
+from wakeboard.config.working_directory import WorkingDirectory
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_it_is_returned_to(home: Path) -> None:
-    kept = Folder()
+    kept = WorkingDirectory()
     os.chdir("/")
     kept.return_to()
     assert Path.cwd() == home
@@ -35,7 +35,7 @@ def test_one_that_may_be_entered_but_not_opened_is_returned_to(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(working_directory, "_opened", lambda: -1)
-    kept = Folder()
+    kept = WorkingDirectory()
     kept.return_to()
     os.chdir("/")
     kept.return_to()
@@ -46,7 +46,7 @@ def test_few_descriptors_are_enough(home: Path) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (150, hard))
     try:
-        kept = Folder()
+        kept = WorkingDirectory()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     os.chdir("/")
@@ -55,7 +55,7 @@ def test_few_descriptors_are_enough(home: Path) -> None:
 
 
 def test_once_another_has_its_name_that_one_is_returned_to(home: Path) -> None:
-    kept = Folder()
+    kept = WorkingDirectory()
     home.rename(home.with_name("old"))
     home.mkdir()
     kept.return_by_name()
@@ -65,7 +65,7 @@ def test_once_another_has_its_name_that_one_is_returned_to(home: Path) -> None:
 
 
 def test_what_a_handler_opened_in_the_place_of_a_closed_one_is_not_touched(home: Path) -> None:
-    kept = Folder()
+    kept = WorkingDirectory()
     os.close(kept._fd)
     theirs, far_end = os.pipe()
     os.dup2(theirs, kept._fd)

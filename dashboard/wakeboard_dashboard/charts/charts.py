@@ -11,7 +11,7 @@ from typing import Protocol
 
 from markupsafe import Markup, escape
 
-from wakeboard_dashboard.charts.sparks import Counted
+from wakeboard_dashboard.charts.sparks import CountedBar
 from wakeboard_dashboard.charts.spreads import HEIGHT, Spread
 from wakeboard_dashboard.text.formats import duration, number, plural
 
@@ -24,7 +24,7 @@ ABOVE = 4
 REMEMBERED = 512
 
 
-class Step(Counted, Protocol):
+class ChartStep(CountedBar, Protocol):
     """What a bar stands for."""
 
     @property
@@ -32,7 +32,7 @@ class Step(Counted, Protocol):
         """When it began, in the reader's words."""
 
 
-def bar_chart(bars: Sequence[Step], title: str, height: int = HEIGHT) -> Markup:
+def bar_chart(bars: Sequence[ChartStep], title: str, height: int = HEIGHT) -> Markup:
     """Return a bar for each of ``bars``, the failed ones on top; ``height`` in units of the picture."""
     top = max((bar.total for bar in bars), default=0) or 1
     scale = (height - ABOVE) / top

@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from wakeboard.reporting.activity_report.stretches import Busy, Stretch
-from wakeboard_dashboard.queries.errors import Window
+from wakeboard.reporting.activity_report import TimeWindow
+from wakeboard.reporting.activity_report.stretches import BusyTime, Stretch
 
 WIDTH = 1000
 # Narrower bars cannot be seen, nor pointed at.
 NARROWEST = 4
 TICKS = 4
-_NEVER = Busy((), ())
+_NEVER = BusyTime((), ())
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class BusyBar:
     """A stretch in which a type was busy without a pause worth drawing; x and width in WIDTH-ths."""
 
     first_at: datetime
@@ -29,13 +29,13 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class TypeLane:
     """One type: its busy stretches, where attempts failed (``marks``, bars too), and what still runs."""
 
     job_type: str
-    bars: tuple[Bar, ...]
-    marks: tuple[Bar, ...]
-    running: Bar | None = None
+    bars: tuple[BusyBar, ...]
+    marks: tuple[BusyBar, ...]
+    running: BusyBar | None = None
 
     @property
     def attempts(self) -> int:
@@ -59,12 +59,12 @@ class Lane:
 
 
 def lanes(
-    window: Window,
+    window: TimeWindow,
     types: Sequence[str],
-    busy: Mapping[str, Busy],
+    busy: Mapping[str, BusyTime],
     running: Mapping[str, tuple[datetime, int]],
     now: datetime,
-) -> list[Lane]:
+) -> list[TypeLane]:
     """Return a lane for each of ``types`` that was busy, in their order.
 
     ``running`` maps types to (when the longest running began, how many run); their bars end ``now``.
@@ -77,33 +77,33 @@ def lanes(
         under_way = _running(window, *running[name], now) if name in running else None
         if stretches or under_way:
             bars, marks = _bars(window, stretches, reached), _bars(window, failing, reached)
-            found.append(Lane(name, bars, marks, under_way))
+            found.append(TypeLane(name, bars, marks, under_way))
     return found
 
 
-def _running(window: Window, first_at: datetime, runs: int, now: datetime) -> Bar | None:
+def _running(window: TimeWindow, first_at: datetime, runs: int, now: datetime) -> BusyBar | None:
     if first_at >= window.until:
         return None
     start, end = ((moment - window.since).total_seconds() for moment in (first_at, now))
     return _bar(window, max(start, 0), min(end, _seconds(window)), runs, 0)
 
 
-def _seconds(window: Window) -> float:
+def _seconds(window: TimeWindow) -> float:
     return (window.until - window.since).total_seconds()
 
 
-def _bars(window: Window, stretches: Sequence[Stretch], reached: float) -> tuple[Bar, ...]:
+def _bars(window: TimeWindow, stretches: Sequence[Stretch], reached: float) -> tuple[BusyBar, ...]:
     """Return the bars of ``stretches``, cut at the window's beginning and where it has ``reached``."""
     return tuple(
         [_bar(window, max(start, 0), min(end, reached), *counts) for start, end, *counts in stretches]
     )
 
 
-def _bar(window: Window, start: float, end: float, attempts: int, failed: int) -> Bar:
+def _bar(window: TimeWindow, start: float, end: float, attempts: int, failed: int) -> BusyBar:
     """Return the bar of a stretch between two seconds of ``window``, with its place on the line."""
     scale = WIDTH / _seconds(window)
     x, width = start * scale, max((end - start) * scale, NARROWEST)
-    return Bar(
+    return BusyBar(
         window.since + timedelta(seconds=start),
         window.since + timedelta(seconds=end),
         attempts,
@@ -113,6 +113,6 @@ def _bar(window: Window, start: float, end: float, attempts: int, failed: int) -
     )
 
 
-def ticks(window: Window) -> list[datetime]:
+def ticks(window: TimeWindow) -> list[datetime]:
     """Return TICKS + 1 moments that part the window evenly, both ends included."""
     return [window.since + (window.until - window.since) * step / TICKS for step in range(TICKS + 1)]

@@ -15,7 +15,7 @@ MOST = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Lane:
+class AttemptLane:
     """One attempt: its number, outcome (or running), the seconds it waited for a worker once due and took.
 
     The bar is at ``x``, ``width`` wide, in WIDTH-ths of the whole time, the wait before it from ``wait_x``.
@@ -36,7 +36,7 @@ class Lane:
 class Lanes:
     """The lanes, the oldest first, and the time from the first one's being due to the last one's end."""
 
-    lanes: tuple[Lane, ...]
+    lanes: tuple[AttemptLane, ...]
     first_at: datetime
     last_at: datetime
 
@@ -76,13 +76,13 @@ def _span(due: datetime, started: datetime, ended: datetime, attempt: int, outco
     return _Span(started, max(ended, started), attempt, outcome, min(due, started))
 
 
-def _lane(span: _Span, first: datetime, whole: float) -> Lane:
+def _lane(span: _Span, first: datetime, whole: float) -> AttemptLane:
     def place(moment: datetime) -> int:
         # Whole numbers: a bar that grows makes a new picture only when something is to be seen.
         return round((moment - first) / timedelta(seconds=whole) * (WIDTH - NARROWEST))
 
     x = place(span.started_at)
-    return Lane(
+    return AttemptLane(
         span.attempt,
         span.outcome,
         span.due_at,

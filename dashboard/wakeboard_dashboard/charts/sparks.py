@@ -1,18 +1,25 @@
-"""A small trend in a table's cell: lists have thousands of columns, so a colour is one path. Pure."""
+"""Small drawings in a table's cell: a trend, and the latest runs of a schedule as marks. Pure.
+
+Lists have thousands of columns, so a colour is one path.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import tzinfo
 from functools import lru_cache
 from typing import Protocol
 
 from markupsafe import Markup, escape
 
+from wakeboard_dashboard.text.formats import clip, local, visible
+from wakeboard_dashboard.text.oddities import LatestRun, Oddity
+
 WIDTH, HEIGHT, AXIS = 4, 19, 20
 LEAST = 1.5
 
 
-class Counted(Protocol):
+class CountedBar(Protocol):
     """What a column stands for."""
 
     @property
@@ -24,7 +31,7 @@ class Counted(Protocol):
         """How many of them failed."""
 
 
-def sparkline(bars: Sequence[Counted], title: str) -> Markup:
+def sparkline(bars: Sequence[CountedBar], title: str) -> Markup:
     """Return a column for each of ``bars``, what failed on top."""
     return _stacked(tuple([(bar.total, bar.bad) for bar in bars]), title)
 
@@ -77,3 +84,22 @@ def _height(count: int, top: int) -> float:
 def _column(x: int, top: float, height: float) -> str:
     """Return a column that hangs from ``top`` units above the axis."""
     return f"M{x} {AXIS - top:g}h{WIDTH - 1}v{height:g}h{1 - WIDTH}z"
+
+
+def marks(runs: Sequence[LatestRun], odd: Mapping[int, Sequence[Oddity]], zone: tzinfo) -> Markup:
+    """Return a link for each of ``runs`` that tells what is ``odd`` about it.
+
+    Classes draw a mark, its title says the same: a shape and a word for each state. An empty link takes its
+    accessible name from the title, and a page has a thousand of them.
+    """
+    links = []
+    for run in runs:
+        number, status, found = run.id, run.status, odd.get(run.id, ())
+        code = run.error_code if status in ("failed", "dead") else None
+        why = f" ({escape(clip(visible(code), 60))})" if code else ""
+        what = "".join([f", {one.word}" for one in found])
+        due = local(run.scheduled_for or run.run_at, zone)
+        says = f"Run {number}: {status}{why}{what}, {due}"
+        classes = f"{status} odd" if found else status
+        links.append(f'<a class="{classes}" href="/runs/{number}" title="{says}"></a>')
+    return Markup("".join(links))

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import lru_cache
+from typing import Protocol
 
-from wakeboard_dashboard.queries.throughput import Bar, Times, together
+from wakeboard.reporting.statistics import DurationHistogram, merged_histogram
 from wakeboard_dashboard.text.formats import duration
 
 HEIGHT = 100
@@ -17,6 +18,18 @@ SHARES = (0.5, 0.95, 0.99)
 LOWEST = 0.001
 # Steps that are over stand where they stood at the next request: a week has 168 of run and of wait times.
 REMEMBERED = 512
+
+
+class WindowStep(Protocol):
+    """What a column stands for."""
+
+    @property
+    def start_at(self) -> datetime:
+        """When it began."""
+
+    @property
+    def label(self) -> str:
+        """When it began, in the reader's words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +74,9 @@ class Spread:
         return f"{low} at the bottom, ten times that at each line, {high} on top"
 
 
-def spread(bars: Sequence[Bar], each: Sequence[Times]) -> Spread:
+def spread(bars: Sequence[WindowStep], each: Sequence[DurationHistogram]) -> Spread:
     """Return the spread of ``each`` bar's times, and of all together."""
-    whole = together(each)
+    whole = merged_histogram(each)
     reached = [times.at_most_each(SHARES) for times in each]
     known = [seconds for p50, _, p99 in reached for seconds in (p50, p99) if seconds]
     bottom = math.floor(math.log10(max(min(known, default=LOWEST), LOWEST)))

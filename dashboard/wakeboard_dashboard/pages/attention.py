@@ -19,11 +19,9 @@ from sqlalchemy.exc import SQLAlchemyError
 from wakeboard.alerts.finding import Finding
 from wakeboard.database.db import DatabaseError
 from wakeboard_dashboard.queries import alerts, overview
-from wakeboard_dashboard.queries.attention import Troubles, troubles
-from wakeboard_dashboard.queries.long_running import Overlong, overlong
-from wakeboard_dashboard.queries.overview import Counts
-from wakeboard_dashboard.queries.rising_errors import failures_rise
-from wakeboard_dashboard.text.verdict import untold
+from wakeboard_dashboard.queries.attention import Troubles, failures_rise, troubles
+from wakeboard_dashboard.queries.long_running import OverlongRuns, overlong
+from wakeboard_dashboard.text.verdict import Counts, untold
 from wakeboard_dashboard.web.connection import as_of, may_ask_in_passing, reading
 
 log = logging.getLogger("wakeboard.web")
@@ -32,7 +30,7 @@ KEPT = timedelta(seconds=2)
 
 
 @dataclass(slots=True)
-class Memory:
+class LastCount:
     """The last number, and the moment of the database's clock it is of."""
 
     at: datetime | None = None
@@ -40,14 +38,14 @@ class Memory:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class AttentionState:
     """How things are at one moment: the numbers, whether failures rise, the alert rules that fire, and the
     types of which runs have run far longer than usual."""
 
     counts: Counts
     rising: Finding
     alerts: Sequence[RowMapping]
-    overlong: Sequence[Overlong] = ()
+    overlong: Sequence[OverlongRuns] = ()
 
     @property
     def firing(self) -> list[str]:
@@ -73,21 +71,21 @@ def by_type() -> Troubles:
     return found
 
 
-def standing() -> Standing:
+def standing() -> AttentionState:
     """Return how things are at this request's moment; what says so in several places asks once."""
     if "standing" not in g:
         known = g.troubles.counted if "troubles" in g else None
         counts = overview.counts(reading(), known)
         # Where nothing runs for long, which is nearly always, nobody asks how long is usual.
         longer = overlong(reading(), as_of()) if counts.long else []
-        g.standing = Standing(
+        g.standing = AttentionState(
             replace(counts, overlong=sum(each.count for each in longer)),
             failures_rise(reading()),
             alerts.firing(reading()),
             longer,
         )
     found = g.standing
-    assert isinstance(found, Standing)
+    assert isinstance(found, AttentionState)
     return found
 
 
@@ -122,9 +120,9 @@ def in_passing() -> int | None:
     return known() if may_ask_in_passing() else _memory().count
 
 
-def _memory() -> Memory:
-    found = current_app.extensions.setdefault("wakeboard_attention", Memory())
-    assert isinstance(found, Memory)
+def _memory() -> LastCount:
+    found = current_app.extensions.setdefault("wakeboard_attention", LastCount())
+    assert isinstance(found, LastCount)
     return found
 
 

@@ -15,15 +15,16 @@ from flask import Response, abort, g, jsonify, render_template, request
 
 from wakeboard.bulk import matching, rules
 from wakeboard.bulk.matching import Preview
-from wakeboard.bulk.start import Wanted, start, unconfirmed
+from wakeboard.bulk.start import ConfirmedOperation, start, unconfirmed
 from wakeboard.core.states import VERBS
 from wakeboard_dashboard.pages import verbs
 from wakeboard_dashboard.pages.bulk_confirmation import also_of, filters_of, options_of, seen_of
 from wakeboard_dashboard.pages.filtertext import write_line
+from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.text import operations as words
 from wakeboard_dashboard.web import responses, security
 from wakeboard_dashboard.web.connection import as_of, reading, writing
-from wakeboard_dashboard.web.params import Filters, readable
+from wakeboard_dashboard.web.params import readable
 
 LONGEST_REASON = 500
 # What a POST may say of how runs are moved, and how many somebody saw; of which ones; the rest is of a
@@ -65,7 +66,7 @@ def body() -> Body:
 def is_asked_instead(chosen: Iterable[Any], text: str | None = None) -> bool:
     """Whether a filter, of the address or the query string ``text``, says which runs, and none was chosen.
 
-    Raises WrongFilter. Aborts with 400 where both are given: one of them would be left out.
+    Raises FilterError. Aborts with 400 where both are given: one of them would be left out.
     """
     is_filtered, is_chosen = bool(filters_of(text or None)), any(True for _ in chosen)
     if is_filtered and is_chosen:
@@ -161,7 +162,7 @@ def begin(verb: str, given: Mapping[str, Any]) -> Response:
         ids = matching.matching(_driver(), verb, filters, seen.as_of, seen.highest).ids
         moment, counted = seen.as_of, seen.counted
     options = options_of(given)
-    wanted = Wanted(
+    wanted = ConfirmedOperation(
         verb, filters.query, moment, counted, also,
         options.per_minute, options.stop_above_percent, options.canary,
     )  # fmt: skip
@@ -171,7 +172,7 @@ def begin(verb: str, given: Mapping[str, Any]) -> Response:
 def begin_on(verb: str, ids: Sequence[int], given: Mapping[str, Any]) -> Response:
     """Begin an operation on chosen runs, because it shall go slowly or by a canary."""
     found, options = preview_of(verb, ids), options_of(given)
-    wanted = Wanted(
+    wanted = ConfirmedOperation(
         verb, "", as_of(), found.moves, rules.ALSO,
         options.per_minute, options.stop_above_percent, options.canary,
     )  # fmt: skip
@@ -179,7 +180,12 @@ def begin_on(verb: str, ids: Sequence[int], given: Mapping[str, Any]) -> Respons
 
 
 def _begin(
-    wanted: Wanted, ids: Sequence[int], given: Mapping[str, Any], back: str, *, is_typed: bool = True
+    wanted: ConfirmedOperation,
+    ids: Sequence[int],
+    given: Mapping[str, Any],
+    back: str,
+    *,
+    is_typed: bool = True,
 ) -> Response:
     if wanted.counted == 0:
         abort(409, "No run that matches can be moved by this verb now. Nothing was changed.")

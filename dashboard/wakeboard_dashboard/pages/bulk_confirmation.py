@@ -37,7 +37,7 @@ class Options:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ConfirmedPreview:
     """What the preview said: counted when, how many, and the newest run of it."""
 
     as_of: datetime
@@ -46,7 +46,7 @@ class Seen:
 
 
 def filters_of(text: str | None = None) -> params.Filters:
-    """Return the filters of a query string, or of the address of this request. Raises WrongFilter."""
+    """Return the filters of a query string, or of the address of this request. Raises FilterError."""
     if text is not None:
         return params.read_text(text, FIELDS)
     arguments = request.args.copy()
@@ -73,7 +73,7 @@ def options_of(given: Mapping[str, Any]) -> Options:
     )
 
 
-def seen_of(given: Mapping[str, Any], now: datetime) -> Seen | None:
+def seen_of(given: Mapping[str, Any], now: datetime) -> ConfirmedPreview | None:
     """Return what the preview said, None where the request comes from none."""
     text = str(given.get("as_of") or "")
     if not text:
@@ -90,7 +90,7 @@ def seen_of(given: Mapping[str, Any], now: datetime) -> Seen | None:
     counted = _whole(given, "counted", 1, rules.MOST_RUNS)
     if counted is None:
         abort(400, "counted must come with as_of: how many runs the preview said.")
-    return Seen(moment, counted, _whole(given, "highest", 1, params.LARGEST_ID))
+    return ConfirmedPreview(moment, counted, _whole(given, "highest", 1, params.LARGEST_ID))
 
 
 def _whole(given: Mapping[str, Any], name: str, low: int, high: int) -> int | None:

@@ -11,12 +11,12 @@ from urllib.parse import quote, urlencode
 
 from sqlalchemy import RowMapping
 
-from wakeboard.core.errors.error_groups import Line, lines_of, written
+from wakeboard.core.errors.error_groups import TraceLine, lines_of, written
 from wakeboard.core.states import Status
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.queries import groups as kept_groups
 from wakeboard_dashboard.queries.errors import Group
-from wakeboard_dashboard.queries.groups import Kept
+from wakeboard_dashboard.queries.groups import ErrorGroupRow
 from wakeboard_dashboard.text.formats import visible
 from wakeboard_dashboard.web.connection import as_of
 
@@ -47,7 +47,7 @@ MEANINGS = (
 )
 
 
-def trace(sample: RowMapping | None) -> list[Line]:
+def trace(sample: RowMapping | None) -> list[TraceLine]:
     """Return the lines of a failure's trace, secrets hidden, the author's own frames marked; none without."""
     text = redact(sample["traceback"]) if sample else None
     return list(lines_of(text)) if text else []
@@ -101,10 +101,10 @@ def cancel_link(fingerprint: str) -> str:
 
 
 # What twins give of a group beside what they say of its failures.
-_KEPT = [name for name in Kept.__dataclass_fields__ if name not in ("id", "error_code", "job_type")]
+_KEPT = [name for name in ErrorGroupRow.__dataclass_fields__ if name not in ("id", "error_code", "job_type")]
 
 
-def kept_item(kept: Kept | None) -> dict[str, Any]:
+def kept_item(kept: ErrorGroupRow | None) -> dict[str, Any]:
     """Return what is kept of a group as twins give it; all None where nothing is."""
     found = {name: getattr(kept, name) if kept else None for name in _KEPT}
     now = as_of()

@@ -10,19 +10,15 @@ from collections.abc import Collection
 from werkzeug.datastructures import MultiDict
 
 from wakeboard.reporting.filters import line as lines
-from wakeboard.reporting.filters.values import FilterError
-from wakeboard_dashboard.web.params import Filters, WrongFilter
+from wakeboard_dashboard.queries.filters import Filters
 
 
 def read_line(line: str, names: Collection[str] = ()) -> MultiDict[str, str]:
     """Return the query arguments that ``line`` means, ``names`` being the filters there are.
 
-    Raises WrongFilter.
+    Raises FilterError.
     """
-    try:
-        return MultiDict(lines.read_line(line, names))
-    except FilterError as wrong:
-        raise WrongFilter(str(wrong)) from wrong
+    return MultiDict(lines.read_line(line, names))
 
 
 def write_line(filters: Filters) -> str:

@@ -12,8 +12,9 @@ from typing import Any
 
 from flask import abort, make_response, render_template, request
 
+from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.pages.live import Query
-from wakeboard_dashboard.web.params import WrongFilter, readable
+from wakeboard_dashboard.web.params import readable
 from wakeboard_dashboard.web.responses import wanted
 
 LONGEST = 200
@@ -24,7 +25,7 @@ AS_TYPED = "%Y-%m-%dT%H:%M"
 def mending(
     query: Query, path: str, title: str, *, keeps: Sequence[str], instead: Sequence[tuple[str, str]]
 ) -> Query:
-    """Return ``query``, whose WrongFilter is answered on the page ``path`` with a form for its two times.
+    """Return ``query``, whose FilterError is answered on the page ``path`` with a form for its two times.
 
     The form brings along the filters that ``keeps`` names; ``instead`` are other ways on, as (words, path).
     """
@@ -33,7 +34,7 @@ def mending(
     def asked(**arguments: Any) -> Any:
         try:
             return query(**arguments)
-        except WrongFilter as wrong:
+        except FilterError as wrong:
             if request.path != path or wanted() != "page":
                 raise
             typed = {name: readable(text)[:LONGEST] for name, text in request.args.items()}
@@ -41,7 +42,7 @@ def mending(
                 "mend.html",
                 path=path,
                 title=title,
-                sentence=wrong.description,
+                sentence=str(wrong),
                 times=[(name, *_control(typed.get(name, ""))) for name in TIMES],
                 kept={name: text for name, text in typed.items() if name in keeps and name not in TIMES},
                 instead=instead,

@@ -20,9 +20,9 @@ from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.charts.charts import bar_chart, spread_chart
 from wakeboard_dashboard.charts.sparks import sparkline
 from wakeboard_dashboard.pages import attention, fragments, live
-from wakeboard_dashboard.pages.keyboard import GO, KEYS
+from wakeboard_dashboard.pages.navigation import GO, KEYS
+from wakeboard_dashboard.pages.navigation import answers as page_answers
 from wakeboard_dashboard.text import formats
-from wakeboard_dashboard.text.pages import answers as page_answers
 from wakeboard_dashboard.web import files, preferences, responses, security
 
 log = logging.getLogger("wakeboard.web")

@@ -17,8 +17,9 @@ from werkzeug.exceptions import BadRequest
 from wakeboard.core.states import VERBS, Verb
 from wakeboard.queue import Answer
 from wakeboard.queue.operator import permit
-from wakeboard_dashboard.pages.not_found import require_existing
+from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.web.connection import writing
+from wakeboard_dashboard.web.not_found import require_existing
 from wakeboard_dashboard.web.params import readable
 from wakeboard_dashboard.web.responses import came_from, local_path, respond, wanted
 from wakeboard_dashboard.web.scopes import Scope, declare
@@ -106,10 +107,11 @@ def _do(action: Action, arguments: dict[str, Any]) -> Response:
     try:
         with writing() as connection:
             answer = action.act(connection, g.actor, reason, **arguments)
-    except BadRequest as refused:
-        if not is_form or not refused.description:
+    except (BadRequest, FilterError) as refused:
+        sentence = refused.description if isinstance(refused, BadRequest) else str(refused)
+        if not is_form or not sentence:
             raise
-        return make_response(_ask(action, arguments, refused.description), 400)
+        return make_response(_ask(action, arguments, sentence), 400)
     if answer.result == "invalid" and is_form:
         return make_response(_ask(action, arguments, answer.message), 400)
     ahead = action.then(answer) if action.then and answer.ok else None

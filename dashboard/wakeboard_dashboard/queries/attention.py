@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+import psycopg
 from sqlalchemy import (
     Boolean,
     Connection,
@@ -23,11 +24,15 @@ from sqlalchemy import (
     union_all,
 )
 
+from wakeboard.alerts import checks
+from wakeboard.alerts.finding import Finding
+from wakeboard.core.rule_types import KINDS
 from wakeboard.core.states import Status
-from wakeboard.database.tables import job_runs, workers
+from wakeboard.database.tables import alert_rules, job_runs, workers
 from wakeboard_dashboard.queries.fixed import fixed
-from wakeboard_dashboard.queries.overview import BY_TYPE, CAP, GROUPS, IN_PASSING
+from wakeboard_dashboard.queries.overview import BY_TYPE, GROUPS, IN_PASSING
 from wakeboard_dashboard.queries.running import IS_STUCK, standing
+from wakeboard_dashboard.text.verdict import CAP
 
 runs = job_runs.c
 # The order of job_runs_leased, which has what runs and nothing else.
@@ -115,3 +120,18 @@ def _grouped(state: str, rank: int, matching: Select[Any]) -> Select[Any]:
 
 
 _TROUBLES = fixed(_troubles())
+
+
+RISING = "failures_rise"
+
+
+def failures_rise(connection: Connection) -> Finding:
+    """Return what the alert rule of that name finds now, asked with the rule's own numbers."""
+    rules = alert_rules.c
+    given = connection.execute(
+        select(rules.settings).where(rules.kind == RISING).order_by(rules.enabled.desc(), rules.id).limit(1)
+    ).scalar_one_or_none()
+    # The same connection, so the same transaction: one moment for the whole page.
+    own = connection.connection.driver_connection
+    assert isinstance(own, psycopg.Connection)
+    return checks.ask(own, RISING, KINDS[RISING].values(given or {}))

@@ -12,10 +12,9 @@ from sqlalchemy import Connection, func, select
 from wakeboard.database.tables import audit_log
 from wakeboard.reporting.filters.audit import search
 from wakeboard.reporting.filters.search import Search, Start
-from wakeboard.reporting.filters.values import FilterError
+from wakeboard_dashboard.queries.filters import Filters, read_cursor
 from wakeboard_dashboard.queries.keyset import Rows, beyond, keyset_page
 from wakeboard_dashboard.queries.runs import SECRET_SAID
-from wakeboard_dashboard.web.params import Filters, WrongFilter, read_cursor
 
 # The pill says "100+ new" past this.
 MOST_NEW = 100
@@ -71,7 +70,7 @@ ORDER BY id DESC LIMIT {MOST_TARGETS}
 
 
 def page(connection: Connection, filters: Filters, now: datetime, *, sees_secrets: bool) -> tuple[Rows, bool]:
-    """Return rows of audit_log, newest first, and whether only some were searched. Raises WrongFilter.
+    """Return rows of audit_log, newest first, and whether only some were searched. Raises FilterError.
 
     Who does not see secrets (``sees_secrets``) finds no reason by its words that has one.
     """
@@ -120,7 +119,4 @@ def targets(connection: Connection) -> list[str]:
 
 
 def _search(filters: Filters, now: datetime, start: Start | None, *, sees_secrets: bool) -> Search:
-    try:
-        return search(filters, now, start=start, hidden=None if sees_secrets else SECRET_SAID)
-    except FilterError as wrong:
-        raise WrongFilter(str(wrong)) from wrong
+    return search(filters, now, start=start, hidden=None if sees_secrets else SECRET_SAID)

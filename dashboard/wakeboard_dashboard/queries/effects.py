@@ -8,8 +8,8 @@ from sqlalchemy import Boolean, Connection, RowMapping, literal_column, select
 
 from wakeboard.database.tables import effects, job_runs
 from wakeboard.queue import effect_store
+from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
-from wakeboard_dashboard.web.params import Filters
 
 runs = job_runs.c
 IS_UNCONFIRMED = literal_column(effect_store.is_unconfirmed(str(effects)), Boolean())

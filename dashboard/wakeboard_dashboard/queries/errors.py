@@ -18,9 +18,10 @@ from sqlalchemy.types import ARRAY, DateTime, Text
 
 from wakeboard.core.states import FAILING, FAILURES, sql_list
 from wakeboard.database.tables import job_attempts, workers
+from wakeboard.reporting.activity_report import TimeWindow
 from wakeboard.reporting.activity_report.faults import UNKNOWN
 from wakeboard_dashboard.queries import error_counts
-from wakeboard_dashboard.queries.groups import Kept, by_number
+from wakeboard_dashboard.queries.groups import ErrorGroupRow, by_number
 
 CAP, RUNS_CAP = 20_000, 10_000
 BUCKETS = 24
@@ -36,11 +37,9 @@ _code = func.coalesce(attempts.error_code, literal(UNKNOWN, literal_execute=True
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class FailureWindow(TimeWindow):
     """The failures that a page is about: a span of time and, if given, one code, one type, one group."""
 
-    since: datetime
-    until: datetime
     code: str | None = None
     job_type: str | None = None
     number: int | None = None
@@ -69,7 +68,7 @@ class Group:
     code: str
     job_type: str
     number: int | None = None
-    kept: Kept | None = None
+    kept: ErrorGroupRow | None = None
     count: int = 0
     failed: int = 0
     dead: int = 0
@@ -96,7 +95,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FailureGroups:
     """The groups of a window, most failures first: ``heard`` and, if they stand apart, ``muted`` ones.
 
     ``count``: how many are heard, told or not. ``numbers``: those of all groups, as PostgreSQL writes an
@@ -112,7 +111,7 @@ class Found:
     are_runs_cut: bool = False
 
 
-def tried(connection: Connection, window: Window) -> Found:
+def tried(connection: Connection, window: FailureWindow) -> FailureGroups:
     """Return the groups of the most failed attempts of any code and type, without steps and what fails now.
 
     They are MOST_GROUPS, and those with as many attempts as the last of them.
@@ -125,10 +124,10 @@ def tried(connection: Connection, window: Window) -> Found:
         Group(code, job_type, number, None, count, first_at=first_at, last_at=last_at)
         for code, job_type, number, count, first_at, last_at, _ in rows
     ]
-    return Found(groups, is_cut=rows[0].is_cut) if rows else Found()
+    return FailureGroups(groups, is_cut=rows[0].is_cut) if rows else FailureGroups()
 
 
-def steps_of(connection: Connection, window: Window, found: Sequence[Group]) -> list[Sequence[int]]:
+def steps_of(connection: Connection, window: FailureWindow, found: Sequence[Group]) -> list[Sequence[int]]:
     """Return the buckets of each group that ``tried`` found."""
     statement = error_counts.steps_of(cap=CAP, by_number=_all_have_numbers(found))
     values = {"since": window.since, "until": window.until, "starts": window.starts, **_asked(found)}
@@ -159,9 +158,9 @@ def _all_have_numbers(found: Sequence[Group]) -> bool:
 
 
 def every(
-    connection: Connection, window: Window, *, most: int | None = MOST_GROUPS, apart: bool = True
-) -> Found:
-    """Return the groups, at most ``most`` that are muted and as many others; ``apart``: see Found.
+    connection: Connection, window: FailureWindow, *, most: int | None = MOST_GROUPS, apart: bool = True
+) -> FailureGroups:
+    """Return the groups, at most ``most`` that are muted and as many others; ``apart``: see FailureGroups.
 
     Without what is kept of them and without examples: there may be thousands.
     """
@@ -170,15 +169,15 @@ def every(
     if rows and rows[0].is_nameless:
         rows = _counted(connection, window, most, apart, by_number=False)
     if not rows:
-        return Found()
+        return FailureGroups()
     of_heard, first = sum(not row.is_muted for row in rows), rows[0]
     found = [_group(row) for row in rows]
     heard, muted = found[:of_heard], found[of_heard:]
-    return Found(heard, muted, first.heard, first.numbers, first.is_cut, first.are_runs_cut)
+    return FailureGroups(heard, muted, first.heard, first.numbers, first.is_cut, first.are_runs_cut)
 
 
 def _counted(
-    connection: Connection, window: Window, most: int | None, apart: bool, *, by_number: bool
+    connection: Connection, window: FailureWindow, most: int | None, apart: bool, *, by_number: bool
 ) -> Sequence[Row[Any]]:
     statement = error_counts.statement(
         cap=CAP,
@@ -207,12 +206,12 @@ def with_kept(connection: Connection, found: Sequence[Group]) -> list[Group]:
     return [replace(group, kept=kept.get(group.number or 0)) for group in found]
 
 
-def kept_of(connection: Connection, found: Sequence[Group]) -> dict[int, Kept]:
+def kept_of(connection: Connection, found: Sequence[Group]) -> dict[int, ErrorGroupRow]:
     """Return the rows of the groups, by their numbers."""
     return by_number(connection, {group.number for group in found if group.number is not None})
 
 
-def _in_window(window: Window) -> list[Any]:
+def _in_window(window: FailureWindow) -> list[Any]:
     """Return the conditions of the window's failures; all attempts of a group are failures."""
     which = _failed if window.number is None else attempts.error_group == window.number
     conditions: list[Any] = [which, attempts.finished_at >= window.since, attempts.finished_at < window.until]
@@ -268,7 +267,7 @@ def in_full(connection: Connection, found: Sequence[Group]) -> list[Group]:
     ]
 
 
-def newest(connection: Connection, window: Window) -> list[RowMapping]:
+def newest(connection: Connection, window: FailureWindow) -> list[RowMapping]:
     """Return the newest failed attempts of the window, at most NEWEST, with worker_name."""
     statement = (
         select(job_attempts, workers.c.name.label("worker_name"))

@@ -37,7 +37,7 @@ runs = job_runs.c
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class ErrorGroupRow:
     """One row of ``error_groups``."""
 
     id: int
@@ -74,7 +74,7 @@ class Kept:
         return self.muted_until is not None and self.muted_until > now
 
 
-_COLUMNS = [groups[name] for name in Kept.__dataclass_fields__]
+_COLUMNS = [groups[name] for name in ErrorGroupRow.__dataclass_fields__]
 _BY_NUMBER = select(*_COLUMNS).where(groups.id == any_(bindparam("numbers", type_=ARRAY(BigInteger))))
 
 
@@ -82,16 +82,16 @@ _BY_NUMBER = select(*_COLUMNS).where(groups.id == any_(bindparam("numbers", type
 Sameness = tuple[str, str, str | None]
 
 
-def by_number(connection: Connection, numbers: Collection[int]) -> dict[int, Kept]:
+def by_number(connection: Connection, numbers: Collection[int]) -> dict[int, ErrorGroupRow]:
     """Return the groups with these numbers that are still kept."""
     if not numbers:
         return {}
     found = connection.execute(_BY_NUMBER, {"numbers": sorted(numbers)}).all()
-    return {row.id: Kept(*row) for row in found}
+    return {row.id: ErrorGroupRow(*row) for row in found}
 
 
 _UNSEEN_BEFORE = text(f"""
-SELECT of.number, {", ".join(f"g.{name}" for name in Kept.__dataclass_fields__)}
+SELECT of.number, {", ".join(f"g.{name}" for name in ErrorGroupRow.__dataclass_fields__)}
 FROM unnest(CAST(:numbers AS bigint[])) AS of (number)
 LEFT JOIN wakeboard.error_groups AS g ON g.id = of.number
 WHERE g.id IS NULL OR g.first_seen_at >= :since OR of.number = ANY (CAST(:shown AS bigint[]))
@@ -100,14 +100,14 @@ WHERE g.id IS NULL OR g.first_seen_at >= :since OR of.number = ANY (CAST(:shown 
 
 def unseen_before(
     connection: Connection, numbers: Collection[int], since: datetime, shown: Collection[int]
-) -> dict[int, Kept | None]:
+) -> dict[int, ErrorGroupRow | None]:
     """Return those of the groups that were not seen before ``since``, and those of ``shown`` anyway.
 
     None stands for a group that is not kept. Of hundreds of groups few are new: the others are not read.
     """
     values = {"numbers": list(numbers), "since": since, "shown": list(shown)}
     found = connection.execute(_UNSEEN_BEFORE, values).all() if numbers else []
-    return {number: None if row[0] is None else Kept(*row) for number, *row in found}
+    return {number: None if row[0] is None else ErrorGroupRow(*row) for number, *row in found}
 
 
 _MUTED = (
@@ -118,9 +118,9 @@ _MUTED = (
 )
 
 
-def muted(connection: Connection) -> list[Kept]:
+def muted(connection: Connection) -> list[ErrorGroupRow]:
     """Return the groups that are muted now, those whose mute ends first in front, at most MOST_MUTED."""
-    return [Kept(*row) for row in connection.execute(_MUTED)]
+    return [ErrorGroupRow(*row) for row in connection.execute(_MUTED)]
 
 
 _TYPES_OF_THE_SAME = text("""
@@ -137,12 +137,12 @@ def types_of_the_same(connection: Connection, numbers: str | None) -> dict[Samen
     return {(code, template, frame): sorted(types) for code, template, frame, types in found}
 
 
-def one(connection: Connection, number: int) -> Kept | None:
+def one(connection: Connection, number: int) -> ErrorGroupRow | None:
     """Return the group with this number, None when there is none."""
     return by_number(connection, [number]).get(number)
 
 
-def kin(connection: Connection, group: Kept) -> list[Kept]:
+def kin(connection: Connection, group: ErrorGroupRow) -> list[ErrorGroupRow]:
     """Return the same failure of other types (code, message and place are equal), last seen first."""
     statement = (
         select(*_COLUMNS)
@@ -155,7 +155,7 @@ def kin(connection: Connection, group: Kept) -> list[Kept]:
         .order_by(groups.last_seen_at.desc(), groups.id)
         .limit(MOST_KIN)
     )
-    return [Kept(*row) for row in connection.execute(statement)]
+    return [ErrorGroupRow(*row) for row in connection.execute(statement)]
 
 
 # One branch per group and state: an index scan that stops at its cap, whatever the planner guesses.

@@ -20,7 +20,7 @@ _ANY = text(f"SELECT EXISTS (SELECT FROM wakeboard.job_types AS t WHERE t.name <
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PausedTypes:
     """The types but for alerts: ``held`` were paused together, ``alone`` by themselves."""
 
     active: Sequence[RowMapping]
@@ -28,11 +28,11 @@ class Standing:
     alone: Sequence[RowMapping]
 
 
-def standing(connection: Connection) -> Standing:
+def standing(connection: Connection) -> PausedTypes:
     """Return how all types stand, by name."""
     rows = connection.execute(_TYPES, {"alerts": ALERTS}).mappings().all()
     paused = [row for row in rows if row["paused_at"] is not None]
-    return Standing(
+    return PausedTypes(
         [row for row in rows if row["paused_at"] is None],
         [row for row in paused if row["is_held"]],
         [row for row in paused if not row["is_held"]],

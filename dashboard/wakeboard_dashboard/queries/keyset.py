@@ -8,7 +8,8 @@ from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, RowMapping, Select, literal, tuple_
 
-from wakeboard_dashboard.web.params import LARGEST_ID, Cursor, Filters, read_cursor
+from wakeboard.reporting.filters.values import LARGEST_ID
+from wakeboard_dashboard.queries.filters import Cursor, Filters, read_cursor
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def keyset_page(
 
     ``keys`` are selected, labelled by their column names, never NULL and together unique; rows come in
     descending order of them, or ascending. ``first`` is sorted by before them and the same in all rows: it
-    says which index has the order. Raises WrongFilter for a foreign cursor.
+    says which index has the order. Raises FilterError for a foreign cursor.
     """
     kinds = [key.type.python_type for key in keys]
     cursor = read_cursor(filters.cursor_text, kinds) if filters.cursor_text else None

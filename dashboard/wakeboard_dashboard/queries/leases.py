@@ -23,8 +23,8 @@ from sqlalchemy.dialects.postgresql import TIMESTAMP
 from wakeboard.core import leases
 from wakeboard.core.states import Status
 from wakeboard.database.tables import job_attempts, job_runs, job_types, workers
+from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
-from wakeboard_dashboard.web.params import Filters
 
 MOST_REFUSED = 50
 # The count stops there: after a long outage nobody needs it exact.

@@ -7,9 +7,9 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, and_, exists, select
 
 from wakeboard.database.tables import job_runs, operation_runs, operations, workers
+from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.queries.overview import ALIVE
-from wakeboard_dashboard.web.params import Filters
 
 columns = operations.c
 moved = operation_runs.c

@@ -6,8 +6,6 @@ Nothing here counts a big table: counts stop at CAP. What ended is the business 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 from sqlalchemy import (
@@ -39,8 +37,8 @@ from wakeboard_dashboard.queries.effects import IS_UNCONFIRMED
 from wakeboard_dashboard.queries.fixed import fixed
 from wakeboard_dashboard.queries.running import standing
 from wakeboard_dashboard.queries.schedules import MISSED_LATELY
+from wakeboard_dashboard.text.verdict import CAP, Counts
 
-CAP = 10_000
 GROUPS = 20
 FIRES = 8
 # What ``queries.troubles`` counts by type, the worst first; and what it counts in passing.
@@ -74,60 +72,6 @@ SELECT run_at, status = 'failed' FROM first WHERE run_at <= now()
     )
 ORDER BY run_at LIMIT 1
 """
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """How many runs are in each state that matters now; those over CAP are CAP + 1.
-
-    ``workers`` are all that are heard, ``slots`` theirs; of them ``claiming`` take new work, in
-    ``claiming_slots``, and ``leaving`` drain or stop. These hold the ``finishing`` runs, and the last of them
-    was told so at ``left_at``. ``long`` run for over ten minutes, and of these ``overlong`` have run far
-    longer than usual, which is told of few types at a time.
-    """
-
-    queued: int
-    running: int
-    failed: int
-    dead: int
-    stuck: int
-    silent: int
-    finishing: int
-    long: int
-    missed: int
-    schedules_missed: int
-    unfireable: int
-    unconfirmed: int
-    paused: int
-    oldest_due_at: datetime | None
-    slots: int
-    workers: int
-    claiming: int
-    claiming_slots: int
-    leaving: int
-    draining: int
-    left_at: datetime | None
-    worker_seen_at: datetime | None
-    schedules: int
-    # The oldest due run of a type that is not paused has failed before: none of those that ``queued`` counts.
-    oldest_is_retry: bool = False
-    overlong: int = 0
-
-    @property
-    def busy(self) -> int:
-        """How many slots of claiming workers are taken: what is stuck or finishing takes none of theirs."""
-        return max(0, self.running - self.stuck - self.finishing)
-
-    @property
-    def stopping(self) -> int:
-        """How many of those that leave stop; the others drain."""
-        return self.leaving - self.draining
-
-    @property
-    def attention(self) -> int:
-        """How many things need a person: runs that are dead, stuck or overlong, missed fires, and so on."""
-        unwell = self.dead + self.stuck + self.overlong
-        return unwell + self.missed + self.unfireable + self.unconfirmed
 
 
 def _capped(statement: Select[Any]) -> Any:

@@ -33,12 +33,13 @@ from sqlalchemy import (
 
 from wakeboard.core.text.redaction import SECRET_KEYS
 from wakeboard.database.tables import job_definitions, job_runs, job_types
-from wakeboard.reporting.filters.conditions import Hidden
+from wakeboard.reporting.filters.conditions import HiddenText
 from wakeboard.reporting.filters.search import Search, Start
 from wakeboard.reporting.filters.search import search as filtered
+from wakeboard.reporting.filters.values import FilterError
+from wakeboard_dashboard.queries.filters import Filters, read_cursor
 from wakeboard_dashboard.queries.keyset import Rows, beyond, keyset_page
 from wakeboard_dashboard.queries.running import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
-from wakeboard_dashboard.web.params import Filters, WrongFilter, read_cursor
 
 CAP = 10_000
 # The pill says "100+ new" past this; nobody needs to know by how much.
@@ -88,13 +89,13 @@ def search(
     """Return the search that ``filters`` mean at ``now``, as ``wakeboard.reporting.filters.search`` does.
 
     Who does not see secrets in payloads (``sees_payloads``) cannot find runs by them either; with ``types``
-    only runs of these job types are found. Raises WrongFilter.
+    only runs of these job types are found. Raises FilterError.
     """
     if not sees_payloads:
         refuse_hidden(filters)
     cursor = read_cursor(filters.cursor_text, [int]) if filters.cursor_text else None
     start = Start(cursor.keys[0], newer=cursor.direction == "newer") if cursor else None
-    hidden = None if sees_payloads else Hidden(SECRET_INSIDE, SECRET_SAID, _SECRET_FLAG)
+    hidden = None if sees_payloads else HiddenText(SECRET_INSIDE, SECRET_SAID, _SECRET_FLAG)
 
     def ids_of(statement: Select[Any]) -> Sequence[Any]:
         return connection.execute(statement).scalars().all()
@@ -103,12 +104,12 @@ def search(
 
 
 def refuse_hidden(filters: Filters) -> None:
-    """Raise WrongFilter when ``filters`` ask for what viewers may not see: secrets in payloads."""
+    """Raise FilterError when ``filters`` ask for what viewers may not see: secrets in payloads."""
     for path, value in filters.starting("payload.").items():
         steps = path.split(".")
         said = re.search(f"{SECRET_INSIDE}|{_CUT_AT_THE_END}", value, re.IGNORECASE)
         if said or any(SECRET_KEYS.search(step) for step in steps):
-            raise WrongFilter(
+            raise FilterError(
                 f"“payload.{path[:100]}” with that value is hidden from viewers: ask an operator."
             )
 

@@ -32,9 +32,9 @@ from wakeboard.database.tables import audit_log, job_definitions, job_runs, job_
 from wakeboard.queue.definitions import WAITING
 from wakeboard.reporting.diagnosis.standstill import standstill
 from wakeboard.reporting.filters.named import removed_schedules_named
+from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.queries.fires import LATEST, is_odd, repeated
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
-from wakeboard_dashboard.web.params import Filters
 
 MOST_SHOWN = 50
 MISSED_HOURS = 24

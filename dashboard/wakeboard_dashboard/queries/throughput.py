@@ -16,15 +16,14 @@ from sqlalchemy import Connection, Row, TextClause, text
 
 from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.reporting.hourly_rollups import HOUR
-from wakeboard.reporting.statistics import bucket_seconds, percentiles
+from wakeboard.reporting.statistics import DurationHistogram
 
 TYPES = 5
-LARGEST_BUCKET = 63
 STEP = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class ChartWindow:
     """So many ``count`` steps of the clock, the last of which is the current one."""
 
     name: str
@@ -44,9 +43,9 @@ class Window:
 WINDOWS = {
     window.name: window
     for window in (
-        Window("1h", "hour", STEP, 12, "five minutes", "15s"),
-        Window("24h", "24 hours", HOUR, 24, "hour", "15s"),
-        Window("7d", "7 days", HOUR, 168, "hour", "60s"),
+        ChartWindow("1h", "hour", STEP, 12, "five minutes", "15s"),
+        ChartWindow("24h", "24 hours", HOUR, 24, "hour", "15s"),
+        ChartWindow("7d", "7 days", HOUR, 168, "hour", "60s"),
     )
 }
 DAY = WINDOWS["24h"]
@@ -67,37 +66,7 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
-    """How long something took, as counts by bucket of reporting.statistics, and the longest of all."""
-
-    buckets: Mapping[int, int] = field(default_factory=dict)
-    longest_seconds: float = 0.0
-
-    @property
-    def count(self) -> int:
-        """Of how many attempts."""
-        return sum(self.buckets.values())
-
-    def at_most(self, share: float) -> float | None:
-        """Return the seconds that ``share`` (0 to 1) of them did not pass, None without any.
-
-        It is the upper end of the bucket, half a power of two: what it stands for is up to 29 % less. The
-        largest bucket has no end, and no bucket reaches past the longest.
-        """
-        return self.at_most_each((share,))[0]
-
-    def at_most_each(self, shares: tuple[float, ...]) -> tuple[float | None, ...]:
-        """Return for each of ascending ``shares`` what ``at_most`` does, in one walk."""
-        return tuple(self._known(found) for found in percentiles(self.buckets, shares))
-
-    def _known(self, seconds: float | None) -> float | None:
-        if seconds is None or seconds >= bucket_seconds(LARGEST_BUCKET):
-            return None if seconds is None else self.longest_seconds
-        return min(seconds, self.longest_seconds)
-
-
-@dataclass(frozen=True, slots=True)
-class Bar:
+class WindowBar:
     """The attempts that ended in one step of a window. ``label`` is filled in by the view.
 
     ``good`` succeeded, ``bad`` failed, timed out or were lost. ``run_times`` are those of the good ones,
@@ -108,8 +77,8 @@ class Bar:
     start_at: datetime
     good: int = 0
     bad: int = 0
-    run_times: Times = field(default_factory=Times)
-    waits: Times = field(default_factory=Times)
+    run_times: DurationHistogram = field(default_factory=DurationHistogram)
+    waits: DurationHistogram = field(default_factory=DurationHistogram)
     types: Mapping[str, Work] | None = field(default_factory=dict)
     label: str = ""
 
@@ -166,10 +135,10 @@ FROM wakeboard.statistics_hours WHERE hour = ANY (CAST(:hours AS timestamptz[]))
 """)
 
 
-def bars(connection: Connection, now: datetime, window: Window) -> list[Bar]:
+def bars(connection: Connection, now: datetime, window: ChartWindow) -> list[WindowBar]:
     """Return the steps of ``window``, oldest first, none left out."""
     starts = window.starts(now)
-    found: dict[datetime, Bar] = {}
+    found: dict[datetime, WindowBar] = {}
     if window.step == HOUR:
         found = {row.hour: _summed_hour(row, None) for row in connection.execute(_HOURS, {"hours": starts})}
     others = [start for start in starts if start not in found]
@@ -179,30 +148,32 @@ def bars(connection: Connection, now: datetime, window: Window) -> list[Bar]:
     return [found[start] if start in found else _bar(start, rows[start]) for start in starts]
 
 
-def _summed_hour(row: Row[Any], types: Mapping[str, Work] | None) -> Bar:
+def _summed_hour(row: Row[Any], types: Mapping[str, Work] | None) -> WindowBar:
     """Return the bar that a row of summed hours makes, of one type or of all."""
-    return Bar(
+    return WindowBar(
         row.hour,
         row.succeeded,
         row.failed,
-        Times(dict(zip(row.duration_buckets, row.duration_runs, strict=True)), row.longest_good),
-        Times(dict(zip(row.wait_buckets, row.wait_runs, strict=True)), row.longest_wait),
+        DurationHistogram(dict(zip(row.duration_buckets, row.duration_runs, strict=True)), row.longest_good),
+        DurationHistogram(dict(zip(row.wait_buckets, row.wait_runs, strict=True)), row.longest_wait),
         types,
     )
 
 
-def _bar(start: datetime, rows: Iterable[Row[Any]]) -> Bar:
+def _bar(start: datetime, rows: Iterable[Row[Any]]) -> WindowBar:
     """Return the bar that the ``rows`` of MINUTES for one step make."""
     by: dict[int, list[Row[Any]]] = {BY_TYPE: [], BY_RUN_TIME: [], BY_WAIT: [], WHOLE: []}
     for row in rows:
         by[row.which].append(row)
     (whole,) = by[WHOLE]
-    return Bar(
+    return WindowBar(
         start,
         whole.good,
         whole.bad,
-        Times({row.duration_bucket: row.good for row in by[BY_RUN_TIME] if row.good}, whole.longest_good),
-        Times({row.wait_bucket: row.attempts for row in by[BY_WAIT]}, whole.longest_wait),
+        DurationHistogram(
+            {row.duration_bucket: row.good for row in by[BY_RUN_TIME] if row.good}, whole.longest_good
+        ),
+        DurationHistogram({row.wait_bucket: row.attempts for row in by[BY_WAIT]}, whole.longest_wait),
         {
             row.job_type: Work(row.good + row.bad, row.bad, row.seconds, row.longest)
             for row in by[BY_TYPE]
@@ -228,10 +199,10 @@ _MINUTES_OF_TYPES = _by_minutes(
 )
 
 
-def last_day(connection: Connection, now: datetime, types: Collection[str]) -> dict[str, list[Bar]]:
+def last_day(connection: Connection, now: datetime, types: Collection[str]) -> dict[str, list[WindowBar]]:
     """Return the bars of each of ``types`` by the hours of DAY, oldest first, none left out."""
     starts = DAY.starts(now)
-    found: dict[tuple[datetime, str | None], Bar] = {}
+    found: dict[tuple[datetime, str | None], WindowBar] = {}
     summed = set()
     values = {"hours": starts, "first": starts[0], "types": list(types)}
     for row in connection.execute(_HOURS_OF_TYPES, values):
@@ -244,34 +215,24 @@ def last_day(connection: Connection, now: datetime, types: Collection[str]) -> d
     for row in connection.execute(_MINUTES_OF_TYPES, values):
         rows.setdefault((row.start_at, row.job_type), []).append(row)
     found |= {(start, name): _bar_of_type(start, parts) for (start, name), parts in rows.items()}
-    return {name: [found.get((start, name)) or Bar(start) for start in starts] for name in types}
+    return {name: [found.get((start, name)) or WindowBar(start) for start in starts] for name in types}
 
 
-def _bar_of_type(start: datetime, rows: Sequence[Row[Any]]) -> Bar:
+def _bar_of_type(start: datetime, rows: Sequence[Row[Any]]) -> WindowBar:
     """Return the bar that the rows of _MINUTES_OF_TYPES for one hour and type make."""
     ran = [row for row in rows if row.duration_bucket is not None]
     waited = [row for row in rows if row.wait_bucket is not None]
-    return Bar(
+    return WindowBar(
         start,
         sum(row.good for row in ran),
         sum(row.bad for row in ran),
-        Times(
+        DurationHistogram(
             {row.duration_bucket: row.good for row in ran if row.good}, max(row.longest_good for row in ran)
         ),
-        Times({row.wait_bucket: row.attempts for row in waited}, max(row.longest_wait for row in waited)),
+        DurationHistogram(
+            {row.wait_bucket: row.attempts for row in waited}, max(row.longest_wait for row in waited)
+        ),
     )
-
-
-def together(times: Iterable[Times]) -> Times:
-    """Return all of ``times`` as one."""
-    buckets: dict[int, int] = {}
-    longest = 0.0
-    for each in times:
-        for bucket, count in each.buckets.items():
-            buckets[bucket] = buckets.get(bucket, 0) + count
-        if each.longest_seconds > longest:
-            longest = each.longest_seconds
-    return Times(buckets, longest)
 
 
 _WORKS = text("""
@@ -283,7 +244,7 @@ GROUP BY job_type
 """)
 
 
-def works(connection: Connection, found: Sequence[Bar]) -> dict[str, Work]:
+def works(connection: Connection, found: Sequence[WindowBar]) -> dict[str, Work]:
     """Return what each type did in all of the bars ``found``, oldest first."""
     by_type: defaultdict[str, list[Work]] = defaultdict(list)
     for bar in found:

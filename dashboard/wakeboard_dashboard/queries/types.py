@@ -17,10 +17,11 @@ from wakeboard.core import leases
 from wakeboard.core.states import CLAIMABLE, FAILING, FAILURES, Status, sql_list
 from wakeboard.database.tables import job_types, workers
 from wakeboard.reporting import worker_states
+from wakeboard.reporting.statistics import merged_histogram
+from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.queries.overview import ALIVE
-from wakeboard_dashboard.queries.throughput import Bar, last_day, together
-from wakeboard_dashboard.web.params import Filters
+from wakeboard_dashboard.queries.throughput import WindowBar, last_day
 
 CAP = 1000
 # Dead runs and failed attempts are looked for among this many of the newest, whatever their types.
@@ -152,7 +153,7 @@ GROUP BY can.job_type
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class TypeLoad:
     """What is under way of one type: counts of at most CAP + 1.
 
     There may be more queued where ``is_cut``, and more dead where ``is_dead_cut``.
@@ -167,7 +168,7 @@ class Load:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class TypePace:
     """How the attempts of one type went in the last day: seconds at most of those that succeeded, by hour.
 
     A percentile may be up to 29 % below the seconds given.
@@ -176,7 +177,7 @@ class Pace:
     runs: int = 0
     median: float | None = None
     p95: float | None = None
-    bars: Sequence[Bar] = ()
+    bars: Sequence[WindowBar] = ()
 
     @property
     def ended(self) -> int:
@@ -190,7 +191,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class LastFailure:
     """The last failed attempt of one type."""
 
     run_id: int
@@ -199,7 +200,7 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True)
-class Crew:
+class TypeWorkers:
     """How many live workers can run one type: ``alive`` of them, of whom some take work and some drain."""
 
     alive: int = 0
@@ -213,13 +214,13 @@ class Crew:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class TypeNumbers:
     """Everything counted about the types of a page, by name."""
 
-    loads: Mapping[str, Load] = field(default_factory=dict)
-    paces: Mapping[str, Pace] = field(default_factory=dict)
-    failures: Mapping[str, Failure] = field(default_factory=dict)
-    workers: Mapping[str, Crew] = field(default_factory=dict)
+    loads: Mapping[str, TypeLoad] = field(default_factory=dict)
+    paces: Mapping[str, TypePace] = field(default_factory=dict)
+    failures: Mapping[str, LastFailure] = field(default_factory=dict)
+    workers: Mapping[str, TypeWorkers] = field(default_factory=dict)
     oldest: Mapping[str, datetime] = field(default_factory=dict)
 
 
@@ -248,10 +249,10 @@ def one(connection: Connection, name: str) -> RowMapping | None:
     return connection.execute(statement).mappings().one_or_none()
 
 
-def numbers(connection: Connection, paces: Mapping[str, Pace]) -> Numbers:
+def numbers(connection: Connection, paces: Mapping[str, TypePace]) -> TypeNumbers:
     """Return what is counted about the types of which ``paces`` tells."""
     names = list(paces)
-    return Numbers(
+    return TypeNumbers(
         _loads(connection, names),
         paces,
         _failures(connection, names),
@@ -271,11 +272,11 @@ def unregistered(connection: Connection) -> list[str]:
     return list(connection.execute(_UNKNOWN, {"most": MOST_UNKNOWN}).scalars())
 
 
-def _loads(connection: Connection, names: Sequence[str]) -> dict[str, Load]:
+def _loads(connection: Connection, names: Sequence[str]) -> dict[str, TypeLoad]:
     dead, is_dead_cut = _dead(connection)
     under_way = connection.execute(_UNDER_WAY, {"names": list(names), "cap": CAP})
     return {
-        row.name: Load(
+        row.name: TypeLoad(
             row.queued,
             row.failed,
             row.running,
@@ -298,23 +299,23 @@ def _oldest(connection: Connection, names: Sequence[str]) -> dict[str, datetime]
     return {row[0]: row[1] for row in connection.execute(_OLDEST, {"names": list(names)})}
 
 
-def paces(connection: Connection, now: datetime, names: Collection[str]) -> dict[str, Pace]:
+def paces(connection: Connection, now: datetime, names: Collection[str]) -> dict[str, TypePace]:
     """Return how the attempts of each of the types ``names`` went in the last day."""
     return {name: _pace(bars) for name, bars in last_day(connection, now, names).items()}
 
 
-def _pace(bars: Sequence[Bar]) -> Pace:
-    times = together([bar.run_times for bar in bars if bar.good])
+def _pace(bars: Sequence[WindowBar]) -> TypePace:
+    times = merged_histogram([bar.run_times for bar in bars if bar.good])
     median, p95 = times.at_most_each((0.5, 0.95))
-    return Pace(times.count, median, p95, bars)
+    return TypePace(times.count, median, p95, bars)
 
 
-def _failures(connection: Connection, names: Sequence[str]) -> dict[str, Failure]:
+def _failures(connection: Connection, names: Sequence[str]) -> dict[str, LastFailure]:
     """Return the last failed attempt by type, among the NEWEST."""
     found = connection.execute(_LAST_FAILURES, {"names": list(names), "newest": NEWEST})
-    return {row.job_type: Failure(row.run_id, row.error_code, row.finished_at) for row in found}
+    return {row.job_type: LastFailure(row.run_id, row.error_code, row.finished_at) for row in found}
 
 
-def _workers(connection: Connection, names: Sequence[str]) -> dict[str, Crew]:
+def _workers(connection: Connection, names: Sequence[str]) -> dict[str, TypeWorkers]:
     """Return how many live workers run each type that has any."""
-    return {row[0]: Crew(*row[1:]) for row in connection.execute(_WORKERS, {"names": list(names)})}
+    return {row[0]: TypeWorkers(*row[1:]) for row in connection.execute(_WORKERS, {"names": list(names)})}

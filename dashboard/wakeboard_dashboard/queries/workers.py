@@ -11,9 +11,9 @@ from sqlalchemy import Boolean, Connection, Integer, any_, literal, literal_colu
 from wakeboard.core.states import Status
 from wakeboard.database.tables import workers
 from wakeboard.reporting import worker_states
+from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.queries.overview import ALIVE
-from wakeboard_dashboard.web.params import Filters
 
 STATES = worker_states.NAMES
 MOST_RUNNING = 1000
@@ -58,7 +58,7 @@ GROUP BY locked_by
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class WorkerRuns:
     """What a worker runs, the longest first: the ``ids`` of all, the types of the first MOST_NAMED.
 
     ``is_cut``: there were too many to be read, and it may run others.
@@ -74,12 +74,12 @@ class Running:
         return list(zip(self.ids, self.job_types, strict=False))
 
 
-def running(connection: Connection, ids: Sequence[str]) -> Mapping[str, Running]:
+def running(connection: Connection, ids: Sequence[str]) -> Mapping[str, WorkerRuns]:
     """Return by worker id what the workers ``ids`` run now, together not many more than MOST_RUNNING runs."""
     rows = connection.execute(_RUNNING, {"ids": list(ids)}).all() if ids else []
     is_cut = sum([len(row.ids) for row in rows]) > MOST_RUNNING
-    found = {row.locked_by: Running(row.ids, row.job_types, is_cut) for row in rows}
-    return {each: found.get(each) or Running(is_cut=is_cut) for each in ids}
+    found = {row.locked_by: WorkerRuns(row.ids, row.job_types, is_cut) for row in rows}
+    return {each: found.get(each) or WorkerRuns(is_cut=is_cut) for each in ids}
 
 
 _VERSIONS = select(columns.version).distinct().where(ALIVE, columns.version.is_not(None))

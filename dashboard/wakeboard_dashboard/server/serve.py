@@ -24,7 +24,7 @@ import psycopg
 from flask import Flask
 from gunicorn.app.base import BaseApplication
 
-from wakeboard.alerts.web_watcher import Sentinel
+from wakeboard.alerts.web_watcher import WebWatcher
 from wakeboard.config import stop_signals
 from wakeboard.database import db
 from wakeboard_dashboard.pages import templates
@@ -115,7 +115,7 @@ def _has_user(url: str) -> bool:
     return bool(row and row[0])
 
 
-class Served(BaseApplication):  # type: ignore[misc]
+class DashboardApplication(BaseApplication):  # type: ignore[misc]
     """gunicorn with our settings; the app is made before the fork and shared by all."""
 
     def __init__(self, make_app: Callable[[], Flask], options: dict[str, Any]) -> None:
@@ -147,7 +147,7 @@ def run(
     certificate: Path | None = None,
     key: Path | None = None,
     shutdown_seconds: float = 10,
-    make_sentinel: Callable[[int], Sentinel] | None = None,
+    make_sentinel: Callable[[int], WebWatcher] | None = None,
 ) -> None:
     """Serve until a signal says stop; returns never, gunicorn exits the process.
 
@@ -183,7 +183,7 @@ def run(
     os.environ[FOLDER] = tempfile.mkdtemp(prefix="wakeboard-metrics-", dir=memory)
     server = os.getpid()
     try:
-        Served(make_app, options).run()
+        DashboardApplication(make_app, options).run()
     finally:
         # The forked processes leave by here, too.
         if os.getpid() == server:
@@ -218,10 +218,10 @@ def share_memory(_server: Any, _worker: Any) -> None:
     gc.freeze()
 
 
-def _hooks(make_sentinel: Callable[[int], Sentinel] | None) -> dict[str, Any]:
+def _hooks(make_sentinel: Callable[[int], WebWatcher] | None) -> dict[str, Any]:
     """Return the hooks of gunicorn around each worker process, which has a sentinel of its own."""
     stage = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process lives)
-    standing: list[Sentinel] = []
+    standing: list[WebWatcher] = []
 
     def begin(_worker: Any) -> None:
         stop_signals.let_in()

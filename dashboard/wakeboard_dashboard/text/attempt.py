@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from wakeboard.core.errors.backoff import Backoff
+from wakeboard.core.retry import Backoff
 from wakeboard.core.states import FAILURES, Outcome
 from wakeboard_dashboard.text.formats import between
 

@@ -41,14 +41,14 @@ class LatestRun(NamedTuple):
     ran_again: bool
 
 
-class Odd(NamedTuple):
+class Oddity(NamedTuple):
     """One thing about one run: ``word`` is a key of MEANINGS."""
 
     word: str
     sentence: str
 
 
-def oddities(runs: Sequence[LatestRun], timezone: str) -> dict[int, list[Odd]]:
+def oddities(runs: Sequence[LatestRun], timezone: str) -> dict[int, list[Oddity]]:
     """Return by run id what is odd about the runs of one schedule.
 
     ``timezone`` is the schedule's: a time that its clocks show twice is told.
@@ -58,7 +58,7 @@ def oddities(runs: Sequence[LatestRun], timezone: str) -> dict[int, list[Odd]]:
     return {run_id: odd for run_id, odd in found.items() if odd}
 
 
-def counted(odd: Mapping[int, Sequence[Odd]]) -> dict[str, int]:
+def counted(odd: Mapping[int, Sequence[Oddity]]) -> dict[str, int]:
     """Return how many runs are late, overlapping and twice, those that are none left out."""
     words = Counter([word for each in odd.values() for word in dict.fromkeys([one.word for one in each])])
     return {word: words[word] for word in MEANINGS if words[word]}
@@ -81,14 +81,14 @@ def shown_twice(moments: Sequence[datetime], timezone: str) -> dict[datetime, st
     return {moment: wall(shown) for moment, shown in walls.items() if times[shown] > 1}
 
 
-def _odd(run: LatestRun, repeated: Mapping[datetime, str]) -> Iterator[Odd]:
+def _odd(run: LatestRun, repeated: Mapping[datetime, str]) -> Iterator[Oddity]:
     if run.late_by is not None and run.late_by > LATE.total_seconds():
-        yield Odd("late", f"started {duration(run.late_by)} after its time")
+        yield Oddity("late", f"started {duration(run.late_by)} after its time")
     if run.overlapped:
-        yield Odd("overlapping", MEANINGS["overlapping"])
+        yield Oddity("overlapping", MEANINGS["overlapping"])
     if run.came_back:
-        yield Odd("twice", "a worker that had lost it came back with success as well")
+        yield Oddity("twice", "a worker that had lost it came back with success as well")
     if run.ran_again:
-        yield Odd("twice", "somebody ran it again after it had succeeded")
+        yield Oddity("twice", "somebody ran it again after it had succeeded")
     if run.scheduled_for and run.scheduled_for in repeated:
-        yield Odd("twice", f"the clocks showed {repeated[run.scheduled_for]} twice")
+        yield Oddity("twice", f"the clocks showed {repeated[run.scheduled_for]} twice")

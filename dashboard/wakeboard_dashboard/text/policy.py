@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from wakeboard.core.errors.backoff import Backoff
+from wakeboard.core.retry import Backoff
 
 # A rule that retries more often than this is summed up to here; its last delays repeat anyway.
 MOST_SUMMED = 1000

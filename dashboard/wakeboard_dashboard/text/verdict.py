@@ -10,11 +10,68 @@ from wakeboard.alerts.finding import Finding
 from wakeboard.core.rule_types import title_of
 from wakeboard.core.time.clock_skew import AHEAD, was_ahead
 from wakeboard.reporting.heartbeats import SILENCE_SECONDS
-from wakeboard_dashboard.queries.overview import CAP, Counts
 from wakeboard_dashboard.text.formats import duration, number, plural
 
 START = "Start one: wakeboard worker, or a crontab line with wakeboard tick."
 WORDS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+
+
+# Counting stops here.
+CAP = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many runs are in each state that matters now; those over CAP are CAP + 1.
+
+    ``workers`` are all that are heard, ``slots`` theirs; of them ``claiming`` take new work, in
+    ``claiming_slots``, and ``leaving`` drain or stop. These hold the ``finishing`` runs, and the last of them
+    was told so at ``left_at``. ``long`` run for over ten minutes, and of these ``overlong`` have run far
+    longer than usual, which is told of few types at a time.
+    """
+
+    queued: int
+    running: int
+    failed: int
+    dead: int
+    stuck: int
+    silent: int
+    finishing: int
+    long: int
+    missed: int
+    schedules_missed: int
+    unfireable: int
+    unconfirmed: int
+    paused: int
+    oldest_due_at: datetime | None
+    slots: int
+    workers: int
+    claiming: int
+    claiming_slots: int
+    leaving: int
+    draining: int
+    left_at: datetime | None
+    worker_seen_at: datetime | None
+    schedules: int
+    # The oldest due run of a type that is not paused has failed before: none of those that ``queued`` counts.
+    oldest_is_retry: bool = False
+    overlong: int = 0
+
+    @property
+    def busy(self) -> int:
+        """How many slots of claiming workers are taken: what is stuck or finishing takes none of theirs."""
+        return max(0, self.running - self.stuck - self.finishing)
+
+    @property
+    def stopping(self) -> int:
+        """How many of those that leave stop; the others drain."""
+        return self.leaving - self.draining
+
+    @property
+    def attention(self) -> int:
+        """How many things need a person: runs that are dead, stuck or overlong, missed fires, and so on."""
+        unwell = self.dead + self.stuck + self.overlong
+        return unwell + self.missed + self.unfireable + self.unconfirmed
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from sqlalchemy import RowMapping
 from wakeboard.alerts import test_message
 from wakeboard.alerts.channels import Channels, host_of
 from wakeboard.config.settings import Settings
-from wakeboard.core.rule_types import KINDS, Kind
+from wakeboard.core.rule_types import KINDS, RuleType
 from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
 from wakeboard.core.time.durations import parse_duration
@@ -183,7 +183,7 @@ def _rule(rule_id: int) -> RowMapping:
 
 def _ask_edit(rule_id: int) -> dict[str, Any]:
     rule = _rule(rule_id)
-    kind: Kind = KINDS[rule["kind"]]
+    kind: RuleType = KINDS[rule["kind"]]
     values = kind.values(rule["settings"])
     return {"rule": rule, "kind": kind, "values": values, "site_zone": _settings().timezone}
 
@@ -231,5 +231,5 @@ def _title(rule_id: int) -> str:
     return _kind(rule_id).title
 
 
-def _kind(rule_id: int) -> Kind:
+def _kind(rule_id: int) -> RuleType:
     return KINDS[_rule(rule_id)["kind"]]

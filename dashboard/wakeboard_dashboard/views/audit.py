@@ -15,6 +15,7 @@ from wakeboard.core.states import VERBS, Role
 from wakeboard.database.tables import audit_log
 from wakeboard.reporting.filters.audit import FIELDS, RESULTS, SOURCES, UNDONE
 from wakeboard.reporting.filters.search import WINDOW
+from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.pages.form_errors import mending
 from wakeboard_dashboard.pages.live import FRAGMENTS, add_page, rows_twin
 from wakeboard_dashboard.queries import audit
@@ -129,7 +130,7 @@ def find_news() -> dict[str, Any]:
     try:
         known = 0 if after[0] == "0" else params.identifier(after[0])
     except ValueError as wrong:
-        raise params.WrongFilter("“after” must be the id of an audit row.") from wrong
+        raise FilterError("“after” must be the id of an audit row.") from wrong
     return {
         "filters": filters,
         "new": audit.newcomers(reading(), filters, as_of(), known, sees_secrets=_sees_secrets()),
@@ -141,7 +142,7 @@ def _sees_secrets() -> bool:
     return bool(g.actor.role.covers(Role.OPERATOR))
 
 
-class Spelled(NamedTuple):
+class AuditRowWords(NamedTuple):
     """A row in words: what was done, what it changed, what came of it; its thing's page, and log.
 
     ``whole`` is all that it changed, where ``changed`` leaves something out.
@@ -156,9 +157,9 @@ class Spelled(NamedTuple):
     log: str
 
 
-def spell(row: Mapping[Any, Any]) -> Spelled:
+def spell(row: Mapping[Any, Any]) -> AuditRowWords:
     """Return what a line says of ``row``."""
-    return Spelled(
+    return AuditRowWords(
         word_of(row),
         changes(row["before"], row["after"]),
         whole(row["before"], row["after"]),

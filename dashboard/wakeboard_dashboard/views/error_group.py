@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Mapping
-from datetime import datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Any, NoReturn
 
 from flask import Blueprint, abort, g, request
 
 from wakeboard.core.errors.error_groups import read, written
-from wakeboard_dashboard.charts.trend import Step, starts
+from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import errors, groups, runs
-from wakeboard_dashboard.queries.errors import Window
-from wakeboard_dashboard.queries.groups import Kept
+from wakeboard_dashboard.queries.errors import FailureWindow
+from wakeboard_dashboard.queries.groups import ErrorGroupRow
 from wakeboard_dashboard.queries.runs import Payloads
 from wakeboard_dashboard.text.changes import hidden
 from wakeboard_dashboard.text.formats import number
@@ -42,10 +43,24 @@ FIELDS = {
 MOST_ROWS = 20
 
 
+@dataclass(frozen=True, slots=True)
+class TrendBar:
+    """One bar of the trend: an hour or a day of the operator's zone."""
+
+    start_at: datetime
+    label: str
+    total: int
+
+    @property
+    def bad(self) -> int:
+        """All of them are failures."""
+        return self.total
+
+
 def find(fingerprint: str) -> dict[str, Any]:
     """Return one group, and a failure of the window in full; the parts of the page ask for themselves."""
     filters, kept = params.from_request(FIELDS), _shown(fingerprint)
-    newest = errors.newest(reading(), Window(*_span(filters), number=kept.id))
+    newest = errors.newest(reading(), FailureWindow(*_span(filters), number=kept.id))
     sample = next((row for row in newest if row["traceback"]), newest[0] if newest else None)
     return {
         "filters": filters,
@@ -125,7 +140,7 @@ def find_workers(fingerprint: str) -> dict[str, Any]:
     }
 
 
-def kept_group(fingerprint: str) -> Kept:
+def kept_group(fingerprint: str) -> ErrorGroupRow:
     """Return the group of ``fingerprint``; a page says so where there is none."""
     found = groups.one(reading(), read(fingerprint))
     if found is None:
@@ -137,15 +152,15 @@ def _unknown(fingerprint: str) -> NoReturn:
     abort(404, f"There is no error group {fingerprint}; retention may have removed it.")
 
 
-def _shown(fingerprint: str) -> Kept:
+def _shown(fingerprint: str) -> ErrorGroupRow:
     """Return the group that this request is about, read once."""
     if "error_group" not in g:
         g.error_group = kept_group(fingerprint)
-    found: Kept = g.error_group
+    found: ErrorGroupRow = g.error_group
     return found
 
 
-def _standing(kept: Kept) -> dict[str, int]:
+def _standing(kept: ErrorGroupRow) -> dict[str, int]:
     """Return how many runs of this request's group are in each state, counted once."""
     if "runs_of_group" not in g:
         g.runs_of_group = groups.standing(reading(), kept.id)
@@ -157,7 +172,7 @@ def _span(filters: params.Filters) -> tuple[datetime, datetime]:
     return errors_page.span(filters, DEFAULT_WINDOW)
 
 
-def _runs_of(kept: Kept, filters: params.Filters) -> params.Filters:
+def _runs_of(kept: ErrorGroupRow, filters: params.Filters) -> params.Filters:
     """Return what asks for the runs whose last failure was of this group, in the state that is asked for."""
     asked = {"group": kept.id} | ({"status": filters.get("status")} if filters.get("status") else {})
     texts = {"group": kept.fingerprint} | {
@@ -168,22 +183,35 @@ def _runs_of(kept: Kept, filters: params.Filters) -> params.Filters:
 
 
 def _step(filters: params.Filters, length: timedelta) -> str:
-    """Return 'hour' or 'day'. Raises WrongFilter for more hours than anybody can tell apart."""
+    """Return 'hour' or 'day'. Raises FilterError for more hours than anybody can tell apart."""
     wanted = filters.get("by") or ("hour" if length <= HOURS_BY_THEMSELVES else "day")
     if wanted == "hour" and length > MOST_HOURS:
-        raise params.WrongFilter(
+        raise FilterError(
             f"By the hour the window is at most {MOST_HOURS.days} days; take by=day, or a later “since”."
         )
     return str(wanted)
 
 
-def trend(kept: Kept, since: datetime, until: datetime, step: str) -> list[Step]:
+def starts(since: datetime, until: datetime, step: str, zone: tzinfo) -> list[datetime]:
+    """Return when each hour or day of ``zone`` between two moments began; a day may have 23 or 25 hours."""
+    local = since.astimezone(zone).replace(minute=0, second=0, microsecond=0)
+    if step == "day":
+        local = local.replace(hour=0, fold=0)
+        days = range((until.astimezone(zone).date() - local.date()).days + 1)
+        found = [(local + timedelta(days=day)).astimezone(UTC) for day in days]
+    else:
+        first = local.astimezone(UTC)
+        found = [first + hour * STEPS["hour"] for hour in range(int((until - first) / STEPS["hour"]) + 1)]
+    return [start_at for start_at in found if start_at < until]
+
+
+def trend(kept: ErrorGroupRow, since: datetime, until: datetime, step: str) -> list[TrendBar]:
     """Return the failures of each hour or day of the operator's zone, from that of ``since`` on."""
     begun = starts(since, until, step, g.zone)
     counted = groups.trend(reading(), kept.id, since, until, begun)
     form = "%a %H:%M" if step == "hour" else "%a %-d %b"
     return [
-        Step(start_at, start_at.astimezone(g.zone).strftime(form), count)
+        TrendBar(start_at, start_at.astimezone(g.zone).strftime(form), count)
         for start_at, count in zip(begun, counted, strict=True)
     ]
 
@@ -195,7 +223,7 @@ def capped(count: int, cap: int = groups.RUNS_CAP) -> str:
 
 def twin(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``/errors/<group>.json``: the group, its trend, workers, runs and newest failures."""
-    kept: Kept = found["group"]
+    kept: ErrorGroupRow = found["group"]
     parts = [find(kept.fingerprint) for find in (find_facts, find_trend, find_runs, find_workers)]
     context = ChainMap(dict(found), *parts)
     last = context["last"]

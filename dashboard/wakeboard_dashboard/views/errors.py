@@ -13,13 +13,14 @@ from urllib.parse import quote, urlencode
 
 from flask import Blueprint, g
 
+from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.charts.sparks import trend
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import errors, runs
 from wakeboard_dashboard.queries import groups as kept_groups
-from wakeboard_dashboard.queries.errors import Found, Group, Window
-from wakeboard_dashboard.queries.groups import Kept
+from wakeboard_dashboard.queries.errors import FailureGroups, FailureWindow, Group
+from wakeboard_dashboard.queries.groups import ErrorGroupRow
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 
@@ -39,7 +40,7 @@ FIELDS = {"error": params.TEXT, "state": params.one_of(kept_groups.STATES, many=
 
 
 @dataclass(frozen=True, slots=True)
-class Bar:
+class FailureBar:
     """One bar of a chart of failures."""
 
     label: str
@@ -51,30 +52,28 @@ class Bar:
         return self.total
 
 
-def window(filters: params.Filters, code: str | None = None) -> Window:
+def window(filters: params.Filters, code: str | None = None) -> FailureWindow:
     """Return the window that ``filters`` ask for: the last 24 hours unless they say otherwise.
 
-    Raises WrongFilter when it is empty or too long to count.
+    Raises FilterError when it is empty or too long to count.
     """
     since, until = span(filters, DEFAULT_WINDOW)
-    return Window(since, until, code or filters.get("error"), filters.get("type"))
+    return FailureWindow(since, until, code or filters.get("error"), filters.get("type"))
 
 
 def span(filters: params.Filters, usual: timedelta) -> tuple[datetime, datetime]:
     """Return (since, until) that ``filters`` ask for, ``usual`` long unless they say otherwise.
 
-    Raises WrongFilter when it is empty or too long to count.
+    Raises FilterError when it is empty or too long to count.
     """
     now = as_of()
     # Attempts that end within this very microsecond belong to the page too.
     until = filters.get("until").at(now) if filters.get("until") else now + timedelta(seconds=1)
     since = filters.get("since").at(now) if filters.get("since") else until - usual
     if not since < until:
-        raise params.WrongFilter("“since” is not before “until”: nothing can have failed in between.")
+        raise FilterError("“since” is not before “until”: nothing can have failed in between.")
     if until - since > LONGEST_WINDOW:
-        raise params.WrongFilter(
-            f"The window is longer than {LONGEST_WINDOW.days} days; give a later “since”."
-        )
+        raise FilterError(f"The window is longer than {LONGEST_WINDOW.days} days; give a later “since”.")
     return since, until
 
 
@@ -117,7 +116,9 @@ def find_groups() -> dict[str, Any]:
     }
 
 
-def _shared(filters: params.Filters, asked: Window, found: Found, shown: Sequence[Group]) -> dict[str, Any]:
+def _shared(
+    filters: params.Filters, asked: FailureWindow, found: FailureGroups, shown: Sequence[Group]
+) -> dict[str, Any]:
     """Return what every list of groups shows a group with."""
     now, also_in = as_of(), _also_in(found, shown)
 
@@ -147,7 +148,7 @@ def _shared(filters: params.Filters, asked: Window, found: Found, shown: Sequenc
     }
 
 
-def _muted(asked: Window) -> list[Kept]:
+def _muted(asked: FailureWindow) -> list[ErrorGroupRow]:
     """Return the muted groups that the page is about, whether or not they failed in the window."""
     return [
         kept
@@ -156,7 +157,7 @@ def _muted(asked: Window) -> list[Kept]:
     ]
 
 
-def _silent(met: Iterable[Group], asked: Window) -> list[Group]:
+def _silent(met: Iterable[Group], asked: FailureWindow) -> list[Group]:
     """Return the muted groups without a failure in the window."""
     seen = {group.number for group in met}
     return [
@@ -164,7 +165,7 @@ def _silent(met: Iterable[Group], asked: Window) -> list[Group]:
     ]
 
 
-def _also_in(found: Found, shown: Iterable[Group]) -> dict[int, tuple[str, ...]]:
+def _also_in(found: FailureGroups, shown: Iterable[Group]) -> dict[int, tuple[str, ...]]:
     """Return the other types in which the same failure was met in the window, by the shown group's number."""
     types = kept_groups.types_of_the_same(reading(), found.numbers)
     return {
@@ -224,12 +225,12 @@ def find_newest_of(code: str) -> dict[str, Any]:
     return context
 
 
-def bars(asked: Window, counts: Sequence[int]) -> list[Bar]:
+def bars(asked: FailureWindow, counts: Sequence[int]) -> list[FailureBar]:
     """Return the bars of a chart over the window; labels are in the operator's zone."""
     form = "%a %H:%M" if asked.bucket < timedelta(days=1) else "%Y-%m-%d"
     starts = [asked.since + step * asked.bucket for step in range(len(counts))]
     return [
-        Bar(start.astimezone(g.zone).strftime(form), count)
+        FailureBar(start.astimezone(g.zone).strftime(form), count)
         for start, count in zip(starts, counts, strict=True)
     ]
 

@@ -75,6 +75,6 @@ def _loop(loop: Loop) -> dict[str, Any]:
 def metrics() -> Response:
     """Return Prometheus' text, read from the database now: right with any number of processes."""
     # Its library is 1.5 MB, of use to those alone whom Prometheus asks.
-    from wakeboard_dashboard.web.metrics import CONTENT_TYPE, text
+    from wakeboard_dashboard.pages.metrics import CONTENT_TYPE, text
 
     return Response(text(), content_type=CONTENT_TYPE)

@@ -10,8 +10,7 @@ from flask import Blueprint, Response, abort, current_app, g, redirect, render_t
 from wakeboard.accounts import users
 from wakeboard.database import audit
 from wakeboard.database.audit import Actor
-from wakeboard_dashboard.pages import form_return
-from wakeboard_dashboard.web import anonymous_throttle
+from wakeboard_dashboard.web import anonymous_throttle, form_return
 from wakeboard_dashboard.web.connection import writing
 from wakeboard_dashboard.web.responses import local_path, see_other
 from wakeboard_dashboard.web.security import cookie_name, identify

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from datetime import UTC, timedelta, tzinfo
+from datetime import timedelta, tzinfo
 from typing import Any
-from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
 from flask import Blueprint, current_app, g
 
-from wakeboard.maintenance.retention.keep import STATISTICS_DAYS
-from wakeboard.reporting.activity_report import faults, fires, minutes, usual
-from wakeboard.reporting.activity_report.minutes import Ran
+from wakeboard.reporting.activity_report import TimeWindow, faults, fires, minutes, usual
+from wakeboard.reporting.activity_report.minutes import TypeAttempts
+from wakeboard.reporting.filters.values import FilterError
+from wakeboard.reporting.hourly_rollups import STATISTICS_DAYS
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.form_errors import mending
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import errors
-from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.nights.report import Night
 from wakeboard_dashboard.text import night as words
 from wakeboard_dashboard.text.formats import duration
@@ -42,10 +41,10 @@ def site_zone() -> tzinfo:
     return ZoneInfo(current_app.config["SETTINGS"].timezone)
 
 
-def asked(filters: params.Filters) -> Window:
+def asked(filters: params.Filters) -> TimeWindow:
     """Return the window that ``filters`` ask for: last night unless they say otherwise.
 
-    With ``since`` alone it ends now, with ``until`` alone it is as long as a night. Raises WrongFilter when
+    With ``since`` alone it ends now, with ``until`` alone it is as long as a night. Raises FilterError when
     it is empty or too long to count.
     """
     now = as_of()
@@ -57,9 +56,9 @@ def asked(filters: params.Filters) -> Window:
     assert until is not None
     since = since or until - words.NIGHT
     if since > until or (since == until and filters.get("until")):
-        raise params.WrongFilter("“since” is not before “until”: nothing can have run in between.")
+        raise FilterError("“since” is not before “until”: nothing can have run in between.")
     if until - since > words.LONGEST:
-        raise params.WrongFilter(
+        raise FilterError(
             f"The window is longer than {duration(words.LONGEST.total_seconds())}; "
             "give a later “since” or an earlier “until”."
         )
@@ -75,7 +74,7 @@ def find() -> dict[str, Any]:
     return {
         "night": found,
         "window": window,
-        "span": span(window),
+        "span": window.query,
         "is_over": is_over,
         "is_default": not filters,
         "filters": filters,
@@ -85,6 +84,7 @@ def find() -> dict[str, Any]:
         "numbers": found.numbers,
         "earlier": link(words.moved(window, -1, site_zone())),
         "later": link(words.moved(window, 1, site_zone())) if is_over else None,
+        "lanes": gantt.lanes(window, found.lane_types, found.busy, found.under_way, found.now),
         "ticks": gantt.ticks(window),
         "words": spelled(window),
         "is_empty": is_empty(found),
@@ -100,7 +100,7 @@ def find() -> dict[str, Any]:
     }
 
 
-def spelled(window: Window) -> str:
+def spelled(window: TimeWindow) -> str:
     """Return ``Fri 20 Nov 18:00 to Sat 21 Nov 08:00 CET``, in the reader's zone."""
     since, until = (moment.astimezone(g.zone) for moment in (window.since, window.until))
     return f"{since:%a %-d %b %H:%M} to {until:%a %-d %b %H:%M %Z}"
@@ -135,26 +135,19 @@ BOUNDS = {
 }
 
 
-def span(window: Window) -> str:
-    """Return the window as a query string that means the same to every page and reader."""
-    moments = {"since": window.since, "until": window.until}
-    texts = {name: f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M}Z" for name, moment in moments.items()}
-    return urlencode(texts, safe=":")
-
-
-def link(window: Window) -> str:
+def link(window: TimeWindow) -> str:
     """Return the address of this page for ``window``."""
-    return f"{PATH}?{span(window)}"
+    return f"{PATH}?{window.query}"
 
 
-def ran_item(each: Ran) -> dict[str, Any]:
+def ran_item(each: TypeAttempts) -> dict[str, Any]:
     """Return a type of ``ran`` as the twin and the CSV give it."""
     return {name: getattr(each, name) for name in COUNTED} | {
         "median_seconds": each.usual.seconds if each.usual else None
     }
 
 
-def lane_item(lane: gantt.Lane) -> dict[str, Any]:
+def lane_item(lane: gantt.TypeLane) -> dict[str, Any]:
     """Return a lane as the twin gives it: its stretches without their places on the drawing."""
     names = ("first_at", "last_at", "attempts", "failed")
     return {
@@ -175,7 +168,7 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         **asdict(found.numbers),
         "items": [ran_item(each) for each in found.ran],
         "next": None,
-        "timeline": [lane_item(lane) for lane in found.lanes],
+        "timeline": [lane_item(lane) for lane in context["lanes"]],
         "failures": [
             failures.item(group) | {"buckets": buckets, "is_new": place < found.failures.new}
             for place, (group, buckets) in enumerate(zip(found.shown_failures, found.trends, strict=True))

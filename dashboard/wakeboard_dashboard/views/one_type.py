@@ -14,7 +14,6 @@ from wakeboard.core.builtin_payloads import command_user, no_worker_for
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.charts.spreads import spread
 from wakeboard_dashboard.pages.live import add_page
-from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.queries import one_type
 from wakeboard_dashboard.queries import types as query
 from wakeboard_dashboard.queries.throughput import DAY
@@ -24,6 +23,7 @@ from wakeboard_dashboard.text.policy import patience_seconds, retries
 from wakeboard_dashboard.views.types import ONE, capped, path_of
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
+from wakeboard_dashboard.web.not_found import missing
 from wakeboard_dashboard.web.scopes import Scope
 
 blueprint = Blueprint("one_type", __name__)
@@ -40,11 +40,11 @@ def _found(name: str) -> RowMapping:
     return row
 
 
-def _pace(name: str) -> query.Pace:
+def _pace(name: str) -> query.TypePace:
     """Return how the last day of the request's type went, asked for once by all regions of its page."""
     if "pace" not in g:
         g.pace = query.paces(reading(), as_of(), [name])[name]
-    pace: query.Pace = g.pace
+    pace: query.TypePace = g.pace
     return pace
 
 

@@ -10,13 +10,13 @@ from sqlalchemy import RowMapping
 
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.pages.live import add_page
-from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.queries import last_actions, one_type, one_worker, workers
 from wakeboard_dashboard.text.changes import changes, hidden
 from wakeboard_dashboard.views.system import loop_error
 from wakeboard_dashboard.views.workers import ASKED, COLOURS, PATH, path_of, why_not
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import reading
+from wakeboard_dashboard.web.not_found import missing
 
 blueprint = Blueprint("one_worker", __name__)
 

@@ -11,6 +11,7 @@ from sqlalchemy import RowMapping
 from wakeboard.bulk import control, rules
 from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
+from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.charts.shares import WIDTH, shares
 from wakeboard_dashboard.pages.bulk_confirmation import filters_of
 from wakeboard_dashboard.pages.filtertext import write_line
@@ -20,7 +21,6 @@ from wakeboard_dashboard.queries import operations, runs
 from wakeboard_dashboard.text import operations as words
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
-from wakeboard_dashboard.web.params import WrongFilter
 
 blueprint = Blueprint("operations", __name__)
 
@@ -99,7 +99,7 @@ def query_of(operation: Mapping[Any, Any]) -> str | None:
         filters = filters_of(query)
         if not g.actor.role.covers(Role.OPERATOR):
             runs.refuse_hidden(filters)
-    except WrongFilter:
+    except FilterError:
         # Of an older version, or not for this reader.
         return None
     return filters.query

@@ -14,7 +14,7 @@ from wakeboard_dashboard.charts.spreads import Column, Spread, spread
 from wakeboard_dashboard.pages import attention
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import overview, throughput
-from wakeboard_dashboard.queries.throughput import WINDOWS, Bar, Window, Work
+from wakeboard_dashboard.queries.throughput import WINDOWS, ChartWindow, WindowBar, Work
 from wakeboard_dashboard.text.verdict import capped, leaving_in_words, slots_in_words, verdict
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
@@ -49,11 +49,11 @@ def find() -> dict[str, Any]:
     }
 
 
-def _window() -> Window:
+def _window() -> ChartWindow:
     return WINDOWS[params.from_request(FIELDS).get("window", USUAL)]
 
 
-def _bars() -> list[Bar]:
+def _bars() -> list[WindowBar]:
     """Return what ended in each step of the window; asked once in a request."""
     if "ended" not in g:
         window = _window()
@@ -62,7 +62,7 @@ def _bars() -> list[Bar]:
             replace(bar, label=bar.start_at.astimezone(g.zone).strftime(words))
             for bar in throughput.bars(reading(), as_of(), window)
         ]
-    bars: list[Bar] = g.ended
+    bars: list[WindowBar] = g.ended
     return bars
 
 
@@ -185,7 +185,7 @@ def _columns(spreads: dict[str, Spread]) -> tuple[list[Column], list[Column]]:
     return list(spreads["run"].columns), list(spreads["wait"].columns)
 
 
-def _bar(bar: Bar, run: Column, wait: Column) -> dict[str, Any]:
+def _bar(bar: WindowBar, run: Column, wait: Column) -> dict[str, Any]:
     return {
         "start_at": bar.start_at,
         "succeeded": bar.good,

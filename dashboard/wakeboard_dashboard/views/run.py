@@ -11,8 +11,8 @@ from flask import Blueprint, abort, g, request
 from sqlalchemy import RowMapping
 
 from wakeboard.core import parent_run
-from wakeboard.core.errors.backoff import Backoff
 from wakeboard.core.leases import NAMES, STATES, takeover
+from wakeboard.core.retry import Backoff
 from wakeboard.core.states import CLAIMABLE, VERBS, Status, Verb, allowed
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_attempts, job_runs
@@ -20,7 +20,6 @@ from wakeboard.reporting.diagnosis.reasons import Reason, waiting
 from wakeboard_dashboard.charts.lanes import lanes
 from wakeboard_dashboard.charts.tree import tree
 from wakeboard_dashboard.pages.live import FRAGMENTS, add_page
-from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.queries import leases
 from wakeboard_dashboard.queries import run as query
 from wakeboard_dashboard.queries.long_running import is_overlong, usual_paces
@@ -31,6 +30,7 @@ from wakeboard_dashboard.text.progress import Progress, progress
 from wakeboard_dashboard.text.ticket import commands, markdown
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
+from wakeboard_dashboard.web.not_found import missing
 from wakeboard_dashboard.web.scopes import Scope
 
 blueprint = Blueprint("run", __name__)

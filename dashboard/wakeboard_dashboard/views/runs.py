@@ -17,6 +17,7 @@ from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_runs
 from wakeboard.reporting.filters import search
 from wakeboard.reporting.filters.runs import FAILED, FIELDS, states_of
+from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.pages.filtertext import read_line, write_line
 from wakeboard_dashboard.pages.live import FRAGMENTS, add_page, rows_twin
 from wakeboard_dashboard.queries import runs, views
@@ -145,7 +146,7 @@ def _address(filters: params.Filters, rows: Rows) -> str:
 
 
 def _read_ids(given: list[str]) -> list[int] | None:
-    """Return the ids in ``shown=48210-48209``; None when it is not given. Raises WrongFilter."""
+    """Return the ids in ``shown=48210-48209``; None when it is not given. Raises FilterError."""
     if not given:
         return None
     parts = [] if given == ["none"] else given[0].split("-")
@@ -154,9 +155,7 @@ def _read_ids(given: list[str]) -> list[int] | None:
             raise ValueError
         return [params.identifier(part) for part in parts]
     except ValueError as wrong:
-        raise params.WrongFilter(
-            f"“shown” is “{clip(given[0], 100)}”; it must be run ids joined by -."
-        ) from wrong
+        raise FilterError(f"“shown” is “{clip(given[0], 100)}”; it must be run ids joined by -.") from wrong
 
 
 def _counted(found: search.Search, rows: Rows, filters: params.Filters) -> str:

@@ -27,7 +27,7 @@ PATH = f"{BACK}/views"
 
 
 def read(text: str) -> params.Filters:
-    """Return the filters of a query string such as ``status=dead``. Raises WrongFilter.
+    """Return the filters of a query string such as ``status=dead``. Raises FilterError.
 
     Everybody sees a view: what is hidden from viewers cannot be one.
     """

@@ -15,13 +15,13 @@ from wakeboard.core.states import VERBS
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_definitions
 from wakeboard.queue import Answer, definitions, editing
-from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.pages.verbs import add_verb, body, refuse_unread
 from wakeboard_dashboard.queries import schedules
 from wakeboard_dashboard.text import schedule as words
 from wakeboard_dashboard.text import schedule_form as form
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, database, reading, writing
+from wakeboard_dashboard.web.not_found import missing
 from wakeboard_dashboard.web.responses import local_path, respond, wanted
 from wakeboard_dashboard.web.security import require
 

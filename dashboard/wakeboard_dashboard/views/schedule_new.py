@@ -12,7 +12,6 @@ from flask import Blueprint, Response, current_app, g, jsonify, make_response, r
 from wakeboard.queue import Answer, definitions
 from wakeboard.queue.definitions import Definition, DefinitionError
 from wakeboard.queue.manual_enqueue import near
-from wakeboard_dashboard.pages.not_found import is_there, missing
 from wakeboard_dashboard.pages.verbs import refuse_unread
 from wakeboard_dashboard.queries import runs
 from wakeboard_dashboard.text import schedule as words
@@ -20,6 +19,7 @@ from wakeboard_dashboard.text import schedule_form as form
 from wakeboard_dashboard.views.schedule_edit import EDIT, PATH, texts_sent
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading, writing
+from wakeboard_dashboard.web.not_found import is_there, missing
 from wakeboard_dashboard.web.responses import local_path, respond, wanted
 from wakeboard_dashboard.web.security import require
 

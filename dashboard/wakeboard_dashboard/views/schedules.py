@@ -14,9 +14,8 @@ from wakeboard.core.job_options import schedule_names
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_definitions
 from wakeboard.queue import definitions
-from wakeboard_dashboard.charts.marks import marks
+from wakeboard_dashboard.charts.sparks import marks
 from wakeboard_dashboard.pages.live import add_page, rows_twin
-from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import fires, last_actions, schedules
 from wakeboard_dashboard.text import schedule as words
@@ -25,7 +24,8 @@ from wakeboard_dashboard.text.oddities import MEANINGS, LatestRun, counted, oddi
 from wakeboard_dashboard.views.audit import word_of
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
-from wakeboard_dashboard.web.errors import Elsewhere
+from wakeboard_dashboard.web.errors import FoundElsewhere
+from wakeboard_dashboard.web.not_found import missing
 
 blueprint = Blueprint("schedules", __name__)
 
@@ -116,7 +116,9 @@ def _found(name: str) -> RowMapping:
     if definition is None:
         if schedules.was_removed(reading(), name):
             runs = f"/runs?schedule={name}"
-            raise Elsewhere(f"Schedule “{name}” was removed. Its runs are kept: {runs}", runs, "Its runs")
+            raise FoundElsewhere(
+                f"Schedule “{name}” was removed. Its runs are kept: {runs}", runs, "Its runs"
+            )
         abort(404, missing("schedule", name))
     return definition
 

@@ -19,7 +19,7 @@ from wakeboard.core.text.redaction import redact
 from wakeboard.core.text.sanitize import first_line
 from wakeboard.database import db, vacuum_blockers
 from wakeboard.database.db import DatabaseError
-from wakeboard.database.vacuum_blockers import Holder
+from wakeboard.database.vacuum_blockers import VacuumBlocker
 from wakeboard.reporting import heartbeats
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import system, workers
@@ -27,7 +27,7 @@ from wakeboard_dashboard.text import formats
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, database, looking, reading
 from wakeboard_dashboard.web.replica import TOLD_SECONDS
-from wakeboard_dashboard.web.request_metrics import Page, request_metrics
+from wakeboard_dashboard.web.request_metrics import PageMetrics, request_metrics
 
 blueprint = Blueprint("system", __name__)
 
@@ -125,7 +125,7 @@ def pages_replica() -> dict[str, Any]:
         return {"error": said, "is_replica": None, "behind_seconds": None}
 
 
-def _shown(holder: Holder) -> dict[str, Any]:
+def _shown(holder: VacuumBlocker) -> dict[str, Any]:
     """Return what holds dead rows back as pages and twins show it; statements are for those who may act."""
     told = asdict(holder) | {name: getattr(holder, name) for name in ("title", "is_long", "says", "mend")}
     statement = redact(holder.statement) if _may_act() else holder.statement and "(for operators)"
@@ -156,7 +156,7 @@ def find_costs() -> dict[str, Any]:
     }
 
 
-def _spent(page: Page) -> dict[str, Any]:
+def _spent(page: PageMetrics) -> dict[str, Any]:
     """Return what one page cost, in seconds; ``median`` and ``p95`` are limits that hold."""
     return {
         "name": page.name,

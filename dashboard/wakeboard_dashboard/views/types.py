@@ -48,15 +48,15 @@ _OWN = [column for column in COLUMNS if column in job_types.c]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TypeRow:
     """One type of the list: its row, what is counted about it, and where its page is."""
 
     row: RowMapping
-    load: query.Load
-    pace: query.Pace
+    load: query.TypeLoad
+    pace: query.TypePace
     oldest: datetime | None
-    failure: query.Failure | None
-    workers: query.Crew
+    failure: query.LastFailure | None
+    workers: query.TypeWorkers
 
     @property
     def type(self) -> SimpleNamespace:
@@ -106,15 +106,15 @@ def why_unregistered(name: str) -> str:
     )
 
 
-def _line(row: RowMapping, numbers: query.Numbers) -> Line:
+def _line(row: RowMapping, numbers: query.TypeNumbers) -> TypeRow:
     name = row["name"]
-    return Line(
+    return TypeRow(
         row,
         numbers.loads[name],
         numbers.paces[name],
         numbers.oldest.get(name),
         numbers.failures.get(name),
-        numbers.workers.get(name, query.Crew()),
+        numbers.workers.get(name, query.TypeWorkers()),
     )
 
 
@@ -134,7 +134,7 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
     return {"items": items, "next": context["rows"].older, "unregistered": context["unregistered"]}
 
 
-def _item(line: Line) -> dict[str, Any]:
+def _item(line: TypeRow) -> dict[str, Any]:
     row, load, pace, failure = line.row, line.load, line.pace, line.failure
     return {
         **{column: row[column] for column in _OWN},

@@ -16,7 +16,7 @@ MINUTE_SECONDS = 60.0
 MOST_OF_ONE, MOST_OF_ALL = 10, 100
 
 
-class Strangers:
+class AnonymousThrottle:
     """The refusals of a minute by address, as one process has met them."""
 
     def __init__(self) -> None:
@@ -39,6 +39,6 @@ class Strangers:
 
 def are_told() -> bool:
     """Return whether the refusal of this request is to be written down."""
-    found = current_app.extensions.setdefault("wakeboard_strangers", Strangers())
-    assert isinstance(found, Strangers)
+    found = current_app.extensions.setdefault("wakeboard_strangers", AnonymousThrottle())
+    assert isinstance(found, AnonymousThrottle)
     return found.tell(request.remote_addr or "")

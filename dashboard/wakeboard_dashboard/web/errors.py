@@ -19,7 +19,7 @@ from wakeboard.core.states import VERBS
 from wakeboard.core.text.sanitize import first_line
 from wakeboard.database.db import NO_TABLES, DatabaseError, RefusedError, UnfitError
 from wakeboard.reporting.filters.values import FilterError
-from wakeboard_dashboard.pages import form_return
+from wakeboard_dashboard.web import form_return
 from wakeboard_dashboard.web.responses import wanted
 from wakeboard_dashboard.web.security import OPEN_PATHS
 
@@ -81,7 +81,7 @@ def install(app: Flask) -> None:
     app.register_error_handler(Exception, _unexpected)
 
 
-class Elsewhere(NotFound):
+class FoundElsewhere(NotFound):
     """A thing that is not there while something of it is: ``lead`` is an address here, ``label`` its name."""
 
     def __init__(self, sentence: str, lead: str, label: str) -> None:
@@ -89,7 +89,7 @@ class Elsewhere(NotFound):
         self.lead, self.label = lead, label
 
 
-def show(code: int, sentence: str, title: str | None = None, more: Elsewhere | None = None) -> Response:
+def show(code: int, sentence: str, title: str | None = None, more: FoundElsewhere | None = None) -> Response:
     """Return the error ``code`` with ``sentence`` as JSON, as plain text for htmx, or as a page.
 
     ``more`` says what of the thing is still there.
@@ -107,7 +107,7 @@ def show(code: int, sentence: str, title: str | None = None, more: Elsewhere | N
     return response
 
 
-def _page(code: int, title: str, sentence: str, more: Elsewhere | None) -> str:
+def _page(code: int, title: str, sentence: str, more: FoundElsewhere | None) -> str:
     """Return the error as a page; a bare one when the page itself cannot be made."""
     way = form_return.back() if request.method in ACTS and code in TRY_AGAIN else None
     try:
@@ -136,7 +136,7 @@ def _http(error: HTTPException) -> Response:
         return show(404, sentence)
     own = error.description if error.description != type(error).description else None
     sentence = own or SENTENCES.get(code) or error.description or "This could not be done."
-    response = show(code, sentence, more=error if isinstance(error, Elsewhere) else None)
+    response = show(code, sentence, more=error if isinstance(error, FoundElsewhere) else None)
     if code == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     for name, value in error.get_headers():

@@ -36,7 +36,7 @@ PAGE_METRICS = "wakeboard_page_"
 
 
 @dataclass(slots=True)
-class Page:
+class PageMetrics:
     """What the answers of one page took since the dashboard started; times in seconds."""
 
     name: str
@@ -159,13 +159,13 @@ class RequestMetrics:
                 metric.samples = [each for each in metric.samples if not each.name.endswith("_created")]
                 yield metric
 
-    def pages(self) -> list[Page]:
+    def pages(self) -> list[PageMetrics]:
         """Return what each page took, the most in all first."""
-        pages: dict[str, Page] = {}
+        pages: dict[str, PageMetrics] = {}
         for metric in self.collect():
             for sample in metric.samples:
                 if (name := sample.labels.get("page")) is not None:
-                    _add(pages.setdefault(name, Page(name)), sample.name, sample.labels, sample.value)
+                    _add(pages.setdefault(name, PageMetrics(name)), sample.name, sample.labels, sample.value)
         found = [page for page in pages.values() if page.answers]
         return sorted(found, key=lambda page: -page.seconds)
 
@@ -181,7 +181,7 @@ class RequestMetrics:
         return sorted(found, key=lambda each: (not each.is_this, each.started_at))
 
 
-def _add(page: Page, name: str, labels: dict[str, str], value: float) -> None:
+def _add(page: PageMetrics, name: str, labels: dict[str, str], value: float) -> None:
     """Add one sample to what is known of its page."""
     match name.removeprefix(PAGE_METRICS):
         case "seconds_sum":

@@ -21,12 +21,11 @@ from wakeboard.core.states import Role, Verb
 from wakeboard.database import audit
 from wakeboard.database.audit import NOBODY, Actor
 from wakeboard.queue import token_scope
-from wakeboard_dashboard.pages import form_return
-from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.text.formats import visible
-from wakeboard_dashboard.web import anonymous_throttle
+from wakeboard_dashboard.web import anonymous_throttle, form_return
 from wakeboard_dashboard.web.connection import writing
 from wakeboard_dashboard.web.files import STATIC, fingerprint
+from wakeboard_dashboard.web.not_found import missing
 from wakeboard_dashboard.web.poll_sessions import PollSessions
 from wakeboard_dashboard.web.responses import PROBES, came_from, is_ours, parts_of, wanted
 from wakeboard_dashboard.web.scopes import Scope, declared

@@ -20,7 +20,7 @@ from tests.support.postgres.servers import Server, make_folder, with_database
 from tests.support.processes import wait_until
 from wakeboard.database import embedded
 from wakeboard.database.embedded import binaries, cluster
-from wakeboard.database.embedded.places import DATABASE, PORT, ROLE, SUPERUSER, Places
+from wakeboard.database.embedded.places import DATABASE, PORT, ROLE, SUPERUSER, ClusterPaths
 from wakeboard.database.embedded.server import find, prepare
 
 # It may not take fewer connections than the server that it follows.
@@ -31,7 +31,7 @@ SETTINGS = {"fsync": "off", "max_connections": "300", "wal_receiver_status_inter
 class Node:
     """One of the servers that copy each other, at ``places``, with the ``settings`` of each start."""
 
-    places: Places
+    places: ClusterPaths
     settings: Mapping[str, str]
     _process: subprocess.Popen[bytes] | None = field(default=None, repr=False)
 
@@ -149,7 +149,7 @@ def pair_of(server: Server, settings: Mapping[str, str] = SETTINGS) -> Iterator[
         primary.stop()
 
 
-def _copy(source: Places, target: Places) -> None:
+def _copy(source: ClusterPaths, target: ClusterPaths) -> None:
     """Copy the running server of ``source`` and note in the copy whom it follows."""
     program = binaries.for_server(source.data_dir, source.owner) / "pg_basebackup"
     words: list[str | Path] = [

@@ -10,16 +10,16 @@ from tests.support.factories import Connection, Row, rows
 from tests.support.processes import wait_until
 from wakeboard.bulk import advance, matching
 from wakeboard.bulk.matching import Preview
-from wakeboard.bulk.start import Wanted, start
+from wakeboard.bulk.start import ConfirmedOperation, start
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.reporting.filters.runs import FIELDS
-from wakeboard.reporting.filters.values import Asked, read_pairs
+from wakeboard.reporting.filters.values import FilterValues, read_pairs
 
 ANNA = Actor("anna", Role.OPERATOR, "web")
 
 
-def asked(**filters: str) -> Asked:
+def asked(**filters: str) -> FilterValues:
     """Return the filters as a page reads them; ``payload__id`` stands for ``payload.id``."""
     return read_pairs([(name.replace("__", "."), text) for name, text in filters.items()], FIELDS)
 
@@ -48,7 +48,7 @@ def begin(
     filters = asked(**(query or {"status": "dead"}))
     found = matching.preview(connection, verb, filters, moment, options.get("also", ()))
     text = "&".join(f"{name}={value}" for name, value in filters.texts.items())
-    wanted = Wanted(verb, text, moment, max(found.moves, 1), **options)
+    wanted = ConfirmedOperation(verb, text, moment, max(found.moves, 1), **options)
     answer = start(connection, wanted, found.matched.ids, ANNA, "CRM is back")
     assert answer.changed, answer.message
     return int(answer.id)

@@ -28,8 +28,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from wakeboard import __version__
 from wakeboard.config.settings import Settings
-from wakeboard.core.rule_types import configured
-from wakeboard.core.whole_answer import CutOff, read_whole
+from wakeboard.core.whole_answer import AnswerCutOff, read_whole
 
 WEBHOOK_SECONDS = 5.0
 MAIL_SECONDS = 20.0
@@ -47,7 +46,7 @@ class NotSent(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Outgoing:
+class OutgoingMessage:
     """A message on its way. ``id`` is the same for every try; ``is_repeat`` when an earlier try may have
     been accepted."""
 
@@ -66,9 +65,9 @@ class Channels:
     @property
     def names(self) -> tuple[str, ...]:
         """The configured ones of ``mail`` and ``webhook``."""
-        return configured(self.settings)
+        return self.settings.alert_channels
 
-    def send(self, channel: str, message: Outgoing) -> str:
+    def send(self, channel: str, message: OutgoingMessage) -> str:
         """Send ``message`` now and return what the other side answered, in words. Raises NotSent."""
         if channel not in self.names:
             raise NotSent(f"This process knows no channel “{channel}”: its WAKEBOARD_ALERT_… are not set.")
@@ -177,14 +176,14 @@ def _why(failure: Exception, seconds: float) -> str:
         return f"answered {failure.smtp_code}"
     if isinstance(failure, smtplib.SMTPRecipientsRefused):
         return "refused every address"
-    if isinstance(failure, CutOff):
+    if isinstance(failure, AnswerCutOff):
         return f"took it, but {failure}"
     if isinstance(failure, OSError) and failure.strerror:
         return f"cannot be reached: {failure.strerror}"
     return f"broke off the conversation ({type(failure).__name__})"
 
 
-def _webhook(settings: Settings, message: Outgoing) -> str:
+def _webhook(settings: Settings, message: OutgoingMessage) -> str:
     url, secret = str(settings.alert_webhook_url), str(settings.alert_webhook_secret)
     told = {"id": message.id, "subject": message.subject, "is_repeat": message.is_repeat, **message.body}
     body = json.dumps(told, ensure_ascii=False).encode()
@@ -202,7 +201,7 @@ def _webhook(settings: Settings, message: Outgoing) -> str:
     return f"{host_of(url)} answered {status}."
 
 
-def _mail(settings: Settings, message: Outgoing) -> str:
+def _mail(settings: Settings, message: OutgoingMessage) -> str:
     url = urlsplit(str(settings.smtp_url))
     server: smtplib.SMTP | None = None
 
@@ -273,7 +272,7 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _letter(settings: Settings, message: Outgoing) -> EmailMessage:
+def _letter(settings: Settings, message: OutgoingMessage) -> EmailMessage:
     sender = settings.alert_from or f"wakeboard@{socket.getfqdn()}"
     letter = EmailMessage()
     letter["From"], letter["To"] = f"Wakeboard <{sender}>", str(settings.alert_mail)

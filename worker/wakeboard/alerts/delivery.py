@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import psycopg
 
-from wakeboard.alerts.channels import Channels, NotSent, Outgoing
+from wakeboard.alerts.channels import Channels, NotSent, OutgoingMessage
 from wakeboard.core.time.clock_skew import is_ahead, is_before
 from wakeboard.database.db import DatabaseError
 
@@ -94,7 +94,7 @@ def deliver(connection: Connection, channels: Channels, message_id: int) -> Deli
     channel, subject, body, tries, is_repeat = row
     name = f"alert.{body.get('installation') or 'wakeboard'}.{message_id}"
     try:
-        words = channels.send(channel, Outgoing(name, subject, body, is_repeat))
+        words = channels.send(channel, OutgoingMessage(name, subject, body, is_repeat))
     except NotSent as failure:
         return _failed(connection, message_id, tries, str(failure))
     _record(connection, message_id, words)

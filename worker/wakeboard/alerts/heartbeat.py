@@ -1,26 +1,25 @@
 """The dead man's switch: WAKEBOARD_HEARTBEAT_URL is called each minute while every loop is well.
 
 Over all processes together once a minute: whoever moves ``installation.pinged_at`` calls. A call may be lost,
-the next one comes in a minute: so it is a pool's, and its answer is written at the next step. A slow receiver
-holds nobody up, and a call that hangs (in the resolver, where no timeout of ours reaches) is given up.
+the next one comes in a minute. It runs in a thread of its own, and its answer is written at the next step: a
+slow receiver holds nobody up, and a call that hangs (in the resolver, which has no timeout of ours) is given
+up.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from threading import Thread
+from time import monotonic
+from typing import Any
 
 import psycopg
 
-from wakeboard.core.outcome import Permanent
+from wakeboard.config import log
+from wakeboard.core.text.sanitize import described
 from wakeboard.core.time.clock_skew import is_before
-from wakeboard.handlers.registry import JobType
 from wakeboard.reporting.heartbeats import is_abandoned, late_loops
 
-if TYPE_CHECKING:
-    from wakeboard.handlers.context import Context
-    from wakeboard.handlers.pool import Pool, Ticket
-
-TIMEOUT_SECONDS, GRACE_SECONDS = 20.0, 5.0
+TIMEOUT_SECONDS = 20.0
 EVERY_SECONDS = 58
 Connection = psycopg.Connection[Any]
 TURN = f"""
@@ -35,43 +34,47 @@ class Heartbeat:
 
     def __init__(self, url: str | None) -> None:
         self._url = url
-        self._pool: Pool | None = None
-        self._last: Ticket | None = None
+        self._call: HeartbeatCall | None = None
 
     def step(self, connection: Connection) -> None:
-        """Note how the last call went; make the next when it is time and every loop is well."""
-        if self._url is None or (self._last is not None and not self._last.has_ended):
+        """Write how the last call went; make the next when it is time and every loop is well."""
+        if self._url is None or (self._call is not None and not self._call.has_ended):
             return
-        if self._last is not None:
-            error, self._last = self._last.last_error, None
+        if self._call is not None:
+            error, self._call = self._call.error, None
+            if error is not None:
+                log.warn("The heartbeat call failed.", error=error)
             connection.execute(ANSWERED, (error, error))
         if late_loops(connection) or is_abandoned(connection):
             return
         if connection.execute(TURN.encode()).fetchone() is not None:
-            self._last = self._calls().submit(CALL, {"url": self._url})
-
-    def _calls(self) -> Pool:
-        if self._pool is None:
-            from wakeboard.handlers.pool import Pool
-
-            self._pool = Pool(
-                1,
-                capacity=1,
-                full="drop",
-                grace_seconds=GRACE_SECONDS,
-                name="heartbeat",
-                log_every_move=False,
-            )
-        return self._pool
+            self._call = HeartbeatCall(self._url)
 
 
-def _call(ctx: Context) -> None:
-    from wakeboard.alerts.channels import call, host_of
+class HeartbeatCall:
+    """One call, in a thread that begins at once. ``error`` says why it failed; None when it succeeded."""
 
-    url = ctx.payload["url"]
-    status = call(url)
-    if not 200 <= status < 300:
-        raise Permanent("heartbeat_refused", f"{host_of(url)} answered {status}.")
+    def __init__(self, url: str) -> None:
+        self.error: str | None = f"The call took longer than {TIMEOUT_SECONDS:g} s and was given up."
+        self._url, self._began_at = url, monotonic()
+        self._thread = Thread(target=self._run, name="wakeboard heartbeat call", daemon=True)
+        self._thread.start()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether the call was answered, failed or took too long."""
+        return not self._thread.is_alive() or monotonic() - self._began_at > TIMEOUT_SECONDS
 
-CALL = JobType("heartbeat", _call, max_attempts=1, timeout_seconds=TIMEOUT_SECONDS)
+    def _run(self) -> None:
+        # Loaded by the first call: a worker without this setting needs no HTTP client.
+        from wakeboard.alerts.channels import NotSent, call, host_of
+
+        try:
+            status = call(self._url)
+        except NotSent as failure:
+            self.error = str(failure)
+        except Exception as failure:
+            self.error = described(failure)
+        else:
+            is_good = 200 <= status < 300
+            self.error = None if is_good else f"{host_of(self._url)} answered {status}."

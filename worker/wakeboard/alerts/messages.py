@@ -12,8 +12,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from wakeboard.alerts.finding import Finding, name_of
-from wakeboard.alerts.rule_state import Memory, News
-from wakeboard.core.rule_types import KINDS, Kind, title_of
+from wakeboard.alerts.rule_state import News, RuleMemory
+from wakeboard.core.rule_types import KINDS, RuleType, title_of
 from wakeboard.core.text.redaction import redact, redact_text
 
 VERSION = 1
@@ -36,22 +36,28 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class MessageText:
     """What is sent: one line, and a body whose ``text`` is the mail's."""
 
     subject: str
     body: dict[str, Any]
 
     @classmethod
-    def of(cls, subject: str, body: dict[str, Any]) -> Words:
+    def of(cls, subject: str, body: dict[str, Any]) -> MessageText:
         """Return what is sent of ``subject`` and ``body``: at most SUBJECT_CHARACTERS of the one, and what
         looks like a secret, as in the name of a type or a link's user, is hidden in both."""
         return cls(redact_text(subject)[:SUBJECT_CHARACTERS], redact(body))
 
 
 def words(
-    rule: str, kind: str, cause: Cause, finding: Finding | None, memory: Memory, place: Place, now: datetime
-) -> Words:
+    rule: str,
+    kind: str,
+    cause: Cause,
+    finding: Finding | None,
+    memory: RuleMemory,
+    place: Place,
+    now: datetime,
+) -> MessageText:
     """Return the message about ``rule``. ``now`` is the database's clock, an aware datetime."""
     title = title_of(kind)
     name = f"[{name_of(place.environment)}] " if place.environment else ""
@@ -61,7 +67,7 @@ def words(
     link = place.link(_page(KINDS[kind], finding, now) if kind in KINDS else "/alerts")
     sentence = _sentence(cause, finding)
     lines = [sentence, *_history(cause, memory), *_links(link, place), _footer(rule)]
-    return Words.of(
+    return MessageText.of(
         subject,
         {
             "version": VERSION,
@@ -83,7 +89,7 @@ def words(
     )
 
 
-def _page(kind: Kind, finding: Finding | None, now: datetime) -> str:
+def _page(kind: RuleType, finding: Finding | None, now: datetime) -> str:
     """Return the page that shows what was found; by the moment, as it is opened later."""
     if kind.since is None or finding is None or not finding.firing or finding.within_seconds is None:
         return kind.page
@@ -106,7 +112,7 @@ def _numbers(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _history(cause: Cause, memory: Memory) -> list[str]:
+def _history(cause: Cause, memory: RuleMemory) -> list[str]:
     if cause == "test":
         return []
     told = []

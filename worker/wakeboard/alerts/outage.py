@@ -15,14 +15,14 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
-from wakeboard.alerts.channels import Channels, NotSent, Outgoing
+from wakeboard.alerts.channels import Channels, NotSent, OutgoingMessage
 from wakeboard.alerts.finding import Finding
-from wakeboard.alerts.messages import Words, words
-from wakeboard.alerts.rule_state import Memory, judge
+from wakeboard.alerts.messages import MessageText, words
+from wakeboard.alerts.rule_state import RuleMemory, judge
 from wakeboard.alerts.watch import place_of
 from wakeboard.config import log
 from wakeboard.config.settings import Settings
-from wakeboard.core.rule_types import OUTAGE, WINDOW, configured
+from wakeboard.core.rule_types import OUTAGE, WINDOW
 
 # Longer than a restart takes, and than the wait of a statement that is given up.
 PATIENCE_SECONDS = 45.0
@@ -30,12 +30,12 @@ REMIND_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class OutageMessage:
     """A message that was sent without the database, to be written there once it answers."""
 
     cause: str
     channel: str
-    words: Words
+    words: MessageText
     answer: str
 
 
@@ -60,7 +60,7 @@ class Outage:
         self._answered = monotonic()
         self._answered_at = clock()
         self._is_elected = False
-        self.history: list[Told] = []
+        self.history: list[OutageMessage] = []
 
     def answered(self) -> None:
         """Note that the database answers."""
@@ -68,7 +68,7 @@ class Outage:
 
     def step(self) -> None:
         """Tell people when it is time; a message that no channel took is tried again at the next step."""
-        if not configured(self._settings) or not self._elected():
+        if not self._settings.alert_channels or not self._elected():
             return
         firing = monotonic() - self._answered > self._patience_seconds
         before = self._read()
@@ -80,7 +80,7 @@ class Outage:
             remind_seconds=REMIND_SECONDS,
         )
         if news is not None and not self._tell(news, after):
-            after = Memory(after.state, before.told, after.turns, after.fired_at, after.recovered_at)
+            after = RuleMemory(after.state, before.told, after.turns, after.fired_at, after.recovered_at)
         if after != before:
             self._write(after)
 
@@ -94,7 +94,7 @@ class Outage:
                 return False
         return True
 
-    def _tell(self, news: Any, memory: Memory) -> bool:
+    def _tell(self, news: Any, memory: RuleMemory) -> bool:
         """Send to every channel; return whether one took it."""
         since = self._answered_at.strftime("%Y-%m-%d %H:%M:%S UTC")
         sentence = (
@@ -108,25 +108,27 @@ class Outage:
         text = words(OUTAGE, OUTAGE, news, finding, memory, place, self._clock())
         name = f"alert.database.{int(self._clock().timestamp())}.{os.getpid()}"
         accepted = False
-        for channel in configured(self._settings):
+        for channel in self._settings.alert_channels:
             try:
-                answer = Channels(self._settings).send(channel, Outgoing(name, text.subject, text.body))
-                self.history.append(Told(news, channel, text, answer))
+                answer = Channels(self._settings).send(
+                    channel, OutgoingMessage(name, text.subject, text.body)
+                )
+                self.history.append(OutageMessage(news, channel, text, answer))
                 accepted = True
             except NotSent as failure:
                 log.warn("An alert could not be sent.", rule=OUTAGE, channel=channel, error=str(failure))
         return accepted
 
-    def _read(self) -> Memory:
+    def _read(self) -> RuleMemory:
         text = os.pread(self._stage, 10_000, 0)
         if not text:
-            return Memory()
+            return RuleMemory()
         kept = json.loads(text)
         for name in ("fired_at", "recovered_at", "sent_at", "silenced_until"):
             kept[name] = datetime.fromisoformat(kept[name]) if kept[name] else None
-        return Memory(**kept)
+        return RuleMemory(**kept)
 
-    def _write(self, memory: Memory) -> None:
+    def _write(self, memory: RuleMemory) -> None:
         text = json.dumps(asdict(memory), default=lambda moment: moment.isoformat()).encode()
         os.ftruncate(self._stage, 0)
         os.pwrite(self._stage, text, 0)

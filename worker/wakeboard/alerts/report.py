@@ -16,13 +16,13 @@ import psycopg
 from psycopg.rows import dict_row
 
 from wakeboard.alerts.finding import name_of
-from wakeboard.alerts.messages import VERSION, Place, Words
-from wakeboard.alerts.report_schedule import LATE, LATEST, Clocks, Morning, Plan, plan
+from wakeboard.alerts.messages import VERSION, MessageText, Place
+from wakeboard.alerts.report_schedule import LATE, LATEST, Clocks, Morning, ReportPlan, plan
 from wakeboard.config.settings import Settings
 from wakeboard.core.rule_types import KINDS
-from wakeboard.reporting.activity_report import Row
-from wakeboard.reporting.activity_report.summary import Section, Span, Summary, summary
-from wakeboard.reporting.activity_report.words import Numbers, number, plural
+from wakeboard.reporting.activity_report import Row, TimeWindow
+from wakeboard.reporting.activity_report.summary import Section, Summary, summary
+from wakeboard.reporting.activity_report.words import NightNumbers, number, plural
 
 Connection = psycopg.Connection[Any]
 STATEMENT_TIMEOUT = "10s"
@@ -49,7 +49,7 @@ def clocks_of(row: Mapping[str, Any], zone: tzinfo) -> Clocks:
     return Clocks(int(values["at"]), int(values["since"]), zone)
 
 
-def plan_of(row: Mapping[str, Any], settings: Settings) -> Plan:
+def plan_of(row: Mapping[str, Any], settings: Settings) -> ReportPlan:
     """Return what the rule of ``row`` has to do at ``row["now"]``. A rule is on since ``recovered_at``."""
     told = (row["found"] or {}).get("day")
     return plan(
@@ -60,7 +60,7 @@ def plan_of(row: Mapping[str, Any], settings: Settings) -> Plan:
     )
 
 
-def said(found: Plan, settings: Settings) -> str:
+def said(found: ReportPlan, settings: Settings) -> str:
     """Return what the rule's line on the page says."""
     zone = ZoneInfo(settings.timezone)
     coming = "Due now." if found.due else f"The next one: {_clock(found.next.due_at, zone)}."
@@ -78,20 +78,20 @@ def letter(
     morning: Morning,
     place: Place,
     cause: str,
-) -> Words:
+) -> MessageText:
     """Return the report of ``morning`` by the rule of ``row``; ``cause`` is ``report`` or ``test``.
 
     Asks the tables, each question within STATEMENT_TIMEOUT. Raises psycopg.Error.
     """
     zone, now = ZoneInfo(settings.timezone), row["now"]
-    window = Span(morning.since_at, morning.due_at)
+    window = TimeWindow(morning.since_at, morning.due_at)
     with connection.transaction():
         connection.execute("SELECT set_config('statement_timeout', %s, true)", (STATEMENT_TIMEOUT,))
         found = summary(lambda sql, values: _asked(connection, sql, values), window, zone)
     is_late = cause == "report" and now - morning.due_at > LATE
     first = _first(cause, is_late, morning, now, zone)
     link = f"/night?{window.query}"
-    return Words.of(
+    return MessageText.of(
         _subject(found, morning, zone, place, cause, is_late),
         {
             "version": VERSION,
@@ -141,7 +141,7 @@ def _first(cause: str, is_late: bool, morning: Morning, now: datetime, zone: tzi
     return ""
 
 
-def _text(rule: str, first: str, found: Summary, window: Span, zone: tzinfo, place: Place) -> str:
+def _text(rule: str, first: str, found: Summary, window: TimeWindow, zone: tzinfo, place: Place) -> str:
     since, until = (moment.astimezone(zone) for moment in (window.since, window.until))
     page = _address(f"/night?{window.query}", place)
     stuck = (
@@ -160,7 +160,7 @@ def _text(rule: str, first: str, found: Summary, window: Span, zone: tzinfo, pla
     return "\n\n".join(part for part in parts if part)
 
 
-def _numbers(numbers: Numbers) -> str:
+def _numbers(numbers: NightNumbers) -> str:
     counted, more = asdict(numbers), {"attempts": f" of {plural(numbers.types, 'type')}"}
     if numbers.missed_is_cut:
         more["missed"] = " or more"

@@ -47,7 +47,7 @@ class Morning:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ReportPlan:
     """What is to be done: ``due`` now if anything, which comes next, and the last one if it was left out."""
 
     due: Morning | None
@@ -55,14 +55,14 @@ class Plan:
     left_out: Morning | None = None
 
 
-def plan(clocks: Clocks, now: datetime, *, told: date | None, since: datetime) -> Plan:
+def plan(clocks: Clocks, now: datetime, *, told: date | None, since: datetime) -> ReportPlan:
     """Return what is to be done at ``now``. ``told``: the day of the last report that was written; ``since``:
     when reports were switched on, from before which none is due."""
     latest = clocks.latest(now)
     is_open = latest.due_at > since and (told is None or latest.day > told)
     following = clocks.morning(max(latest.day, told or latest.day) + DAY)
     if not is_open:
-        return Plan(None, following)
+        return ReportPlan(None, following)
     if now - latest.due_at > LATEST:
-        return Plan(None, following, latest)
-    return Plan(latest, following)
+        return ReportPlan(None, following, latest)
+    return ReportPlan(latest, following)

@@ -18,7 +18,7 @@ News = Literal["firing", "recovered", "reminder"]
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
+class RuleMemory:
     """What a rule remembers. ``told``: what people believe; ``turns``: the changes since the last message."""
 
     state: State = "quiet"
@@ -31,7 +31,7 @@ class Memory:
 
 
 def judge(
-    memory: Memory,
+    memory: RuleMemory,
     now: datetime,
     *,
     firing: bool,
@@ -39,7 +39,7 @@ def judge(
     window_seconds: float,
     remind_seconds: float,
     can_tell: bool = True,
-) -> tuple[Memory, News | None]:
+) -> tuple[RuleMemory, News | None]:
     """Return what the rule remembers after a look, and what to tell people, if anything.
 
     ``is_news``: it still fires, and for something that the last message did not name. ``remind_seconds`` of 0
@@ -59,14 +59,14 @@ def judge(
     return replace(after, told=after.state, sent_at=now, turns=0), news
 
 
-def _moved(memory: Memory, state: State, now: datetime) -> Memory:
+def _moved(memory: RuleMemory, state: State, now: datetime) -> RuleMemory:
     if memory.state == state:
         return memory
     at = {"fired_at": now} if state == "firing" else {"recovered_at": now}
     return replace(memory, state=state, turns=memory.turns + 1, **at)  # type: ignore[arg-type]
 
 
-def _news(memory: Memory, now: datetime, is_news: bool, remind_seconds: float) -> News | None:
+def _news(memory: RuleMemory, now: datetime, is_news: bool, remind_seconds: float) -> News | None:
     if memory.state != memory.told:
         return "firing" if memory.state == "firing" else "recovered"
     if memory.state == "quiet" or memory.sent_at is None:

@@ -13,13 +13,13 @@ import psycopg
 from psycopg.rows import dict_row
 
 from wakeboard.alerts import report
-from wakeboard.alerts.channels import Channels, NotSent, Outgoing
-from wakeboard.alerts.messages import Words, words
-from wakeboard.alerts.rule_state import Memory
+from wakeboard.alerts.channels import Channels, NotSent, OutgoingMessage
+from wakeboard.alerts.messages import MessageText, words
+from wakeboard.alerts.rule_state import RuleMemory
 from wakeboard.alerts.watch import place_of, post
 from wakeboard.config.settings import Settings
 from wakeboard.core.answer import Answer
-from wakeboard.core.rule_types import KINDS, configured
+from wakeboard.core.rule_types import KINDS
 from wakeboard.database.audit import Actor
 from wakeboard.queue.alerts import missing
 from wakeboard.queue.operator import act
@@ -57,16 +57,16 @@ def test(
 
     Done when every channel took it, else forbidden with the reasons. Takes at most about 30 s.
     """
-    written: list[tuple[int, str, Outgoing]] = []
+    written: list[tuple[int, str, OutgoingMessage]] = []
 
     def begin() -> tuple[Answer, None, dict[str, Any] | None]:
         with connection.cursor(row_factory=dict_row) as cursor:
             row = cursor.execute(RULE, (rule_id,)).fetchone()
         if row is None:
             return missing(rule_id), None, None
-        chosen = [name for name in configured(settings) if channel in (None, name)]
+        chosen = [name for name in settings.alert_channels if channel in (None, name)]
         if not chosen:
-            known = ", ".join(configured(settings))
+            known = ", ".join(settings.alert_channels)
             message = f"There is no channel “{str(channel)[:40]}”; there are: {known}." if known else HOW
             return Answer(rule_id, row["state"], "forbidden", message), None, None
         text = _words(connection, settings, row)
@@ -74,7 +74,7 @@ def test(
             message_id = post(connection, rule_id, "test", name, text.subject, text.body)
             connection.execute(CLAIMED, (message_id,))
             label = f"alert.{row['place'] or 'wakeboard'}.{message_id}"
-            written.append((message_id, name, Outgoing(label, text.subject, text.body)))
+            written.append((message_id, name, OutgoingMessage(label, text.subject, text.body)))
         return Answer(rule_id, row["state"], "done", ""), None, {"channels": chosen}
 
     answer = act(connection, actor, "alert.test", ("alert", rule_id), reason, begin)
@@ -85,17 +85,17 @@ def test(
     return Answer(rule_id, answer.status, result, " ".join(sentence for _, sentence in said))  # type: ignore[arg-type]
 
 
-def _words(connection: Connection, settings: Settings, row: dict[str, Any]) -> Words:
+def _words(connection: Connection, settings: Settings, row: dict[str, Any]) -> MessageText:
     """Return what a test says; that of a report is the last night's, whether or not it was sent."""
     place = place_of(settings, row["place"])
     if KINDS[row["kind"]].is_report:
         clocks = report.clocks_of(row, ZoneInfo(settings.timezone))
         return report.letter(connection, settings, row, clocks.latest(row["now"]), place, "test")
-    return words(row["name"], row["kind"], "test", None, Memory(), place, row["now"])
+    return words(row["name"], row["kind"], "test", None, RuleMemory(), place, row["now"])
 
 
 def _sent(
-    connection: Connection, channels: Channels, message_id: int, channel: str, message: Outgoing
+    connection: Connection, channels: Channels, message_id: int, channel: str, message: OutgoingMessage
 ) -> tuple[bool, str]:
     answer = error = None
     try:

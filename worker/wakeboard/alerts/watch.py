@@ -14,11 +14,11 @@ from psycopg.rows import dict_row
 
 from wakeboard.alerts import checks, report
 from wakeboard.alerts.finding import Finding
-from wakeboard.alerts.messages import Place, Words, stored, words
-from wakeboard.alerts.rule_state import Memory, News, judge
+from wakeboard.alerts.messages import MessageText, Place, stored, words
+from wakeboard.alerts.rule_state import News, RuleMemory, judge
 from wakeboard.config import log
 from wakeboard.config.settings import Settings
-from wakeboard.core.rule_types import JOB_TYPE, KINDS, Watcher, configured
+from wakeboard.core.rule_types import JOB_TYPE, KINDS, Watcher
 from wakeboard.core.time.clock_skew import is_before
 from wakeboard.queue.enqueue import enqueue
 
@@ -94,7 +94,7 @@ VALUES (%(rule_id)s, %(kind)s, %(channel)s, %(subject)s, %(body)s::jsonb) RETURN
 CARRIED = "UPDATE wakeboard.alert_messages SET run_id = %(run_id)s WHERE id = %(id)s"
 
 
-class Unanswered(Exception):
+class CheckTimeout(Exception):
     """A question could not be answered in time; nothing was written, ``row`` is the rule."""
 
     def __init__(self, row: Row) -> None:
@@ -119,7 +119,7 @@ class Watch:
             try:
                 with connection.transaction():
                     found = self._look(connection, rule_id, LOCK if KINDS[kind].is_report else TURN)
-            except Unanswered as failure:
+            except CheckTimeout as failure:
                 assert isinstance(failure.__cause__, psycopg.Error)
                 _puzzled(connection, failure.row, failure.__cause__)
                 found = 0, 0
@@ -137,14 +137,14 @@ class Watch:
             "every": [kind.every_seconds for kind in chosen],
             "mine": [kind.watcher == self.watcher for kind in chosen],
             "settles": [float(kind.is_of_others * SETTLE_SECONDS) for kind in chosen],
-            "can_tell": bool(configured(self.settings)),
+            "can_tell": bool(self.settings.alert_channels),
         }
 
     def _look(self, connection: Connection, rule_id: int, take: str) -> tuple[int, int] | None:
         """Look at one rule inside a transaction; return how many messages that wrote, and how many more rules
         fire since (-1 where it has recovered); None when others do.
 
-        Raises Unanswered when the transaction cannot go on.
+        Raises CheckTimeout when the transaction cannot go on.
         """
         with connection.cursor(row_factory=dict_row) as cursor:
             row = cursor.execute(take.encode(), {"id": rule_id, **self._kinds()}).fetchone()
@@ -155,12 +155,12 @@ class Watch:
         try:
             finding = checks.ask(connection, row["kind"], KINDS[row["kind"]].values(row["settings"]))
         except psycopg.Error as failure:
-            raise Unanswered(row) from failure
+            raise CheckTimeout(row) from failure
         return self._decide(connection, row, finding)
 
     def _decide(self, connection: Connection, row: Row, found: Finding) -> tuple[int, int]:
         """Write what the rule remembers now and the messages that follow; return as ``_look`` does."""
-        channels, values = configured(self.settings), KINDS[row["kind"]].values(row["settings"])
+        channels, values = self.settings.alert_channels, KINDS[row["kind"]].values(row["settings"])
         before, told = memory_of(row), list((row["found"] or {}).get("told_names", ()))
         after, news = judge(
             before,
@@ -185,7 +185,7 @@ class Watch:
         more_firing = (after.state == "firing") - (before.state == "firing")
         return len(channels) if news else 0, more_firing
 
-    def _post(self, connection: Connection, row: Row, news: News, found: Finding, memory: Memory) -> None:
+    def _post(self, connection: Connection, row: Row, news: News, found: Finding, memory: RuleMemory) -> None:
         """Write what is to be told of a rule that watches."""
         place = place_of(self.settings, row["place"])
         text = words(row["name"], row["kind"], news, found, memory, place, row["now"])
@@ -193,7 +193,7 @@ class Watch:
 
     def _report(self, connection: Connection, row: Row) -> int:
         """Write the report that is due, if one is; return how many messages these are."""
-        found, channels = report.plan_of(row, self.settings), configured(self.settings)
+        found, channels = report.plan_of(row, self.settings), self.settings.alert_channels
         memory = {"sentence": report.said(found, self.settings), "day": (row["found"] or {}).get("day")}
         is_silenced = row["silenced_until"] is not None and row["silenced_until"] > row["now"]
         values = {"id": row["id"], "is_sent": False}
@@ -215,9 +215,9 @@ class Watch:
         connection.execute(REPORTED, {**values, "is_sent": True, "found": stored(memory)})
         return len(channels)
 
-    def _send(self, connection: Connection, rule_id: int, cause: str, text: Words) -> None:
+    def _send(self, connection: Connection, rule_id: int, cause: str, text: MessageText) -> None:
         """Write a message for each channel, and the run that delivers it where workers do that."""
-        for channel in configured(self.settings):
+        for channel in self.settings.alert_channels:
             message_id = post(connection, rule_id, cause, channel, text.subject, text.body)
             if self.watcher == "worker":
                 key, payload = f"{JOB_TYPE}:{message_id}", {"message_id": message_id}
@@ -240,9 +240,9 @@ def place_of(settings: Settings, installation: str | None) -> Place:
     return Place(installation or "", _ribbon(settings.environment), settings.public_url)
 
 
-def memory_of(row: Row) -> Memory:
+def memory_of(row: Row) -> RuleMemory:
     """Return what the rule of ``row`` (of alert_rules) remembers."""
-    return Memory(**{each.name: row[each.name] for each in fields(Memory)})
+    return RuleMemory(**{each.name: row[each.name] for each in fields(RuleMemory)})
 
 
 def _ribbon(environment: str | None) -> str | None:

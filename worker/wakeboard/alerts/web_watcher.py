@@ -60,7 +60,7 @@ OF_THIS_HOST = re.compile("[0-9a-f]{6}-([0-9]+)")
 REQUEUED = "SELECT status FROM wakeboard.job_runs WHERE id = %s"
 
 
-class Sentinel:
+class WebWatcher:
     """The watcher of one web process. ``stage`` is a file that its sibling processes share, see Outage."""
 
     def __init__(

@@ -75,7 +75,7 @@ WHERE id = %(id)s
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class AdvanceResult:
     """What one step did: runs ``moved``, and in how many seconds somebody has to look again."""
 
     moved: int
@@ -83,7 +83,7 @@ class Step:
 
 
 @dataclass(slots=True)
-class Handled:
+class BatchResult:
     """What became of each run of a batch, in the order of their ids."""
 
     runs: list[int] = field(default_factory=list)
@@ -111,7 +111,7 @@ def due(connection: Connection) -> list[int]:
     return [row[0] for row in connection.execute(DUE).fetchall()]
 
 
-def advance(connection: Connection, operation_id: int) -> Step | None:
+def advance(connection: Connection, operation_id: int) -> AdvanceResult | None:
     """Make one step of an operation; None when it is not due or another worker is at it.
 
     A run that the database refuses to move is skipped, also where the rule speaks only at the commit.
@@ -119,7 +119,7 @@ def advance(connection: Connection, operation_id: int) -> Step | None:
     return with_rules_at_once(connection, lambda: _advance(connection, operation_id))
 
 
-def _advance(connection: Connection, operation_id: int) -> Step | None:
+def _advance(connection: Connection, operation_id: int) -> AdvanceResult | None:
     with connection.transaction():
         found = _rows(connection, TAKE, {"id": operation_id})
         if not found:
@@ -127,27 +127,27 @@ def _advance(connection: Connection, operation_id: int) -> Step | None:
         operation = found[0]
         if operation["verb"] in rules.WATCHED:
             watch.look(connection, operation)
-        step = Step(0, IDLE_SECONDS)
+        step = AdvanceResult(0, IDLE_SECONDS)
         if operation["status"] == "running":
             step = _go_on(connection, operation)
         if operation["status"] not in rules.OPEN:
-            step = Step(step.moved, ENDED_SECONDS)
+            step = AdvanceResult(step.moved, ENDED_SECONDS)
             operation["is_open"] = watch.goes_on(connection, operation, WATCH_DAYS)
         _save(connection, operation, step.again_in)
         return step
 
 
-def _go_on(connection: Connection, operation: Row) -> Step:
+def _go_on(connection: Connection, operation: Row) -> AdvanceResult:
     """Stop it, wait, or move what the pace allows."""
     if why := watch.reason_to_stop(connection, operation):
         _stop(connection, operation, why)
-        return Step(0, ENDED_SECONDS)
+        return AdvanceResult(0, ENDED_SECONDS)
     is_gated = operation["canary_run_id"] is not None and operation["canary_outcome"] != "succeeded"
     if is_gated:
-        return Step(0, HELD_SECONDS)
+        return AdvanceResult(0, HELD_SECONDS)
     room, base = _room(operation)
     if room == 0:
-        return Step(0, (base - operation["now"]).total_seconds())
+        return AdvanceResult(0, (base - operation["now"]).total_seconds())
     handled, is_end = _handle(connection, operation, room)
     _count(operation, handled)
     if handled.moved and operation["canary"] and operation["canary_run_id"] is None:
@@ -158,10 +158,10 @@ def _go_on(connection: Connection, operation: Row) -> Step:
     if is_end:
         operation["status"] = "finished"
     if is_end or not handled.runs:
-        return Step(handled.moved, HELD_SECONDS)
+        return AdvanceResult(handled.moved, HELD_SECONDS)
     is_early = operation["paced_at"] > operation["now"] and operation["per_minute"]
     wait = (operation["paced_at"] - operation["now"]).total_seconds() if is_early else 0.0
-    return Step(handled.moved, wait)
+    return AdvanceResult(handled.moved, wait)
 
 
 def _room(operation: Row) -> tuple[int, Any]:
@@ -177,13 +177,13 @@ def _room(operation: Row) -> tuple[int, Any]:
     return min(BATCH, floor(seconds * operation["per_minute"] / 60) + 1), base
 
 
-def _handle(connection: Connection, operation: Row, room: int) -> tuple[Handled, bool]:
+def _handle(connection: Connection, operation: Row, room: int) -> tuple[BatchResult, bool]:
     """Move up to ``room`` of the next runs; return what was done, and whether none is left behind them."""
     limit = min(BATCH, max(room, AHEAD))
     cursor = operation["cursor"] or 0
     values = {"id": operation["id"], "cursor": cursor, "limit": limit + 1}
     ahead = [row["run_id"] for row in _rows(connection, NEXT, values)]
-    ids, handled = ahead[:limit], Handled()
+    ids, handled = ahead[:limit], BatchResult()
     for lock in _locked(connection, operation, ids):
         if lock["verdict"] != "moves":
             handled.add(lock, "skipped", lock["verdict"])
@@ -217,7 +217,7 @@ def _locked(connection: Connection, operation: Row, ids: Sequence[int]) -> list[
     return head
 
 
-def _move(connection: Connection, operation: Row, lock: Row, handled: Handled) -> None:
+def _move(connection: Connection, operation: Row, lock: Row, handled: BatchResult) -> None:
     """Make the operator's own move of one run; its audit row names the operation."""
     moves = {"retry": transitions.retry_now, "cancel": transitions.cancel, "again": transitions.run_again}
     actor = Actor(operation["actor"], Role(operation["role"]), operation["source"])
@@ -231,7 +231,7 @@ def _move(connection: Connection, operation: Row, lock: Row, handled: Handled) -
         handled.add(lock, "asked" if answer.result == "asked" else "moved")
 
 
-def _note(connection: Connection, operation: Row, handled: Handled) -> None:
+def _note(connection: Connection, operation: Row, handled: BatchResult) -> None:
     """Write down what became of each run."""
     values = {
         "id": operation["id"],
@@ -246,7 +246,7 @@ def _note(connection: Connection, operation: Row, handled: Handled) -> None:
     connection.execute(NOTE.encode(), values)
 
 
-def _count(operation: Row, handled: Handled) -> None:
+def _count(operation: Row, handled: BatchResult) -> None:
     """Add what was done to the numbers of the operation."""
     operation["done"] += handled.moved
     operation["asked"] += handled.results.count("asked")

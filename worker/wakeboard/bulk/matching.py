@@ -19,7 +19,7 @@ from wakeboard.core.states import Status
 from wakeboard.reporting.filters.pages import SearchPage, read_ids, read_page
 from wakeboard.reporting.filters.runs import states_of
 from wakeboard.reporting.filters.search import Start, search
-from wakeboard.reporting.filters.values import LARGEST_ID, Asked
+from wakeboard.reporting.filters.values import LARGEST_ID, FilterValues
 
 Connection = psycopg.Connection[Any]
 
@@ -40,7 +40,7 @@ GROUP BY 1, 2, 3
 
 
 @dataclass(frozen=True, slots=True)
-class Matched:
+class MatchingRuns:
     """Ids of runs, newest first. ``is_all``: no other run matches; ``looked``: windows ended the search."""
 
     ids: list[int]
@@ -49,7 +49,7 @@ class Matched:
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
+class SkippedRuns:
     """Runs that are left as they are: ``why`` is a key of rules.LEFT, ``more`` that these are not all."""
 
     why: str
@@ -68,11 +68,11 @@ class Preview:
 
     verb: str
     moves: int
-    matched: Matched
+    matched: MatchingRuns
     states: dict[str, int] = field(default_factory=dict)
     types: dict[str, int] = field(default_factory=dict)
     examples: Sequence[int] = ()
-    left: Sequence[Left] = ()
+    left: Sequence[SkippedRuns] = ()
 
     @property
     def highest(self) -> int:
@@ -86,7 +86,7 @@ class Preview:
 
 
 def preview(
-    connection: Connection, verb: str, asked: Asked, as_of: datetime, also: Sequence[str] = ()
+    connection: Connection, verb: str, asked: FilterValues, as_of: datetime, also: Sequence[str] = ()
 ) -> Preview:
     """Return what ``verb`` would do now to all the runs of ``asked``, ``as_of`` being the database's now."""
     found = matching(connection, verb, asked, as_of)
@@ -99,75 +99,75 @@ def preview_of(
 ) -> Preview:
     """Return what ``verb`` would do now to the runs ``ids``."""
     chosen = sorted(set(ids), reverse=True)
-    found = _judged(connection, verb, Matched(chosen), as_of, also, [])
+    found = _judged(connection, verb, MatchingRuns(chosen), as_of, also, [])
     missing = len(chosen) - found.moves - found.left_alone
-    gone = [Left("missing", missing)] if missing else []
+    gone = [SkippedRuns("missing", missing)] if missing else []
     return Preview(
         verb, found.moves, found.matched, found.states, found.types, found.examples, [*found.left, *gone]
     )
 
 
 def matching(
-    connection: Connection, verb: str, asked: Asked, as_of: datetime, highest: int | None = None
-) -> Matched:
+    connection: Connection, verb: str, asked: FilterValues, as_of: datetime, highest: int | None = None
+) -> MatchingRuns:
     """Return the runs of ``asked`` in states that ``verb`` moves, from the id ``highest`` down.
 
     At most MOST_RUNS, the newest. Ages in the filter count from ``as_of``.
     """
     states = [state for state in _base(asked) if state in rules.sources(verb)]
     if not states:
-        return Matched([])
+        return MatchingRuns([])
     ids: list[int] = []
     below = None if highest is None else min(highest + 1, LARGEST_ID)
     for _ in range(WINDOWS):
         page = _page(connection, asked, states, as_of, rules.MOST_RUNS - len(ids), below)
         ids += page.ids
         if not page.is_cut:
-            return Matched(ids, is_all=page.below is None)
+            return MatchingRuns(ids, is_all=page.below is None)
         below = page.below
-    return Matched(ids, is_all=False, looked=True)
+    return MatchingRuns(ids, is_all=False, looked=True)
 
 
-def _base(asked: Asked) -> Sequence[str]:
+def _base(asked: FilterValues) -> Sequence[str]:
     """Return the states in which the filter looks."""
     return states_of(asked) or [state.value for state in Status]
 
 
 def _page(
     connection: Connection,
-    asked: Asked,
+    asked: FilterValues,
     states: Sequence[str],
     as_of: datetime,
     limit: int,
     below: int | None = None,
 ) -> SearchPage:
     """Return the newest runs of ``asked`` in ``states``, of one window of the search."""
-    narrowed = Asked({**asked.values, "status": tuple(states)}, asked.texts)
+    narrowed = FilterValues({**asked.values, "status": tuple(states)}, asked.texts)
     start = None if below is None else Start(below)
     found = search(narrowed, as_of, partial(read_ids, connection), start=start)
     return read_page(connection, found, limit, below)
 
 
 def _left_by_state(
-    connection: Connection, asked: Asked, states: Sequence[str], as_of: datetime
-) -> list[Left]:
+    connection: Connection, asked: FilterValues, states: Sequence[str], as_of: datetime
+) -> list[SkippedRuns]:
     """Return how many match in each of the ``states``, counted up to CAP and in one window."""
     found = []
     for state in states:
         page = _page(connection, asked, [state], as_of, CAP)
         if page.rows or page.is_cut:
             more = page.below is not None
-            found.append(Left("state", len(page.rows), state, more, page.ids[:EXAMPLES]))
+            found.append(SkippedRuns("state", len(page.rows), state, more, page.ids[:EXAMPLES]))
     return found
 
 
 def _judged(
     connection: Connection,
     verb: str,
-    found: Matched,
+    found: MatchingRuns,
     as_of: datetime,
     also: Sequence[str],
-    by_state: Sequence[Left],
+    by_state: Sequence[SkippedRuns],
 ) -> Preview:
     """Return the preview of the runs ``found``, each judged by the rules."""
     statement = COUNTED.format(examples=EXAMPLES, verdict=rules.verdict(verb))
@@ -176,16 +176,16 @@ def _judged(
         groups = cursor.execute(statement.encode(), values).fetchall() if found.ids else []
     states: dict[str, int] = {}
     types: dict[str, int] = {}
-    left: dict[tuple[str, str | None], Left] = {}
+    left: dict[tuple[str, str | None], SkippedRuns] = {}
     for group in groups:
         if group["verdict"] == "moves":
             states[group["status"]] = states.get(group["status"], 0) + group["runs"]
             types[group["job_type"]] = types.get(group["job_type"], 0) + group["runs"]
             continue
         key = (group["verdict"], group["status"] if group["verdict"] == "state" else None)
-        known = left.get(key, Left(*_first(key)))
+        known = left.get(key, SkippedRuns(*_first(key)))
         examples = [*known.examples, *group["examples"]][:EXAMPLES]
-        left[key] = Left(known.why, known.runs + group["runs"], known.status, known.more, examples)
+        left[key] = SkippedRuns(known.why, known.runs + group["runs"], known.status, known.more, examples)
     moved = [group for group in groups if group["verdict"] == "moves"]
     return Preview(
         verb,

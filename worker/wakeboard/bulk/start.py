@@ -50,7 +50,7 @@ WHERE id = %(operation)s
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ConfirmedOperation:
     """What a person confirmed: ``verb`` on ``counted`` runs, counted at ``as_of``.
 
     ``query`` is the filter as its query string, empty where the runs were chosen one by one; ``also`` is what
@@ -83,7 +83,11 @@ class Wanted:
 
 
 def start(
-    connection: Connection, wanted: Wanted, ids: Sequence[int], actor: Actor, reason: str | None = None
+    connection: Connection,
+    wanted: ConfirmedOperation,
+    ids: Sequence[int],
+    actor: Actor,
+    reason: str | None = None,
 ) -> Answer:
     """Make the operation on the runs ``ids``, as far as they still are what was counted; workers move them.
 
@@ -135,7 +139,7 @@ def unconfirmed(counted: int, typed: str | None) -> str | None:
     return f"{runs}{said}: type {counted} to confirm. Nothing was changed."
 
 
-def _begun(connection: Connection, wanted: Wanted, actor: Actor) -> Answer | None:
+def _begun(connection: Connection, wanted: ConfirmedOperation, actor: Actor) -> Answer | None:
     """Return what the same confirmation has begun before: a form sent twice runs nothing again."""
     values = {
         "verb": wanted.verb,
@@ -150,12 +154,12 @@ def _begun(connection: Connection, wanted: Wanted, actor: Actor) -> Answer | Non
     return Answer(found[0], found[1], "already", message)
 
 
-def _filter(wanted: Wanted) -> str:
+def _filter(wanted: ConfirmedOperation) -> str:
     return json.dumps({"query": wanted.query, "also": list(wanted.also)})
 
 
 def _bind(
-    connection: Connection, wanted: Wanted, ids: Sequence[int], actor: Actor, reason: str | None
+    connection: Connection, wanted: ConfirmedOperation, ids: Sequence[int], actor: Actor, reason: str | None
 ) -> Answer:
     values = {
         "verb": wanted.verb,
@@ -186,7 +190,7 @@ def _bind(
     return Answer(operation, "running", "done", f"Operation {operation} has begun: {wanted.verb} {runs}.")
 
 
-def _wrong(wanted: Wanted) -> str | None:
+def _wrong(wanted: ConfirmedOperation) -> str | None:
     """Return what is wrong with the numbers in a sentence, None when nothing is."""
     if not 1 <= wanted.counted <= rules.MOST_RUNS:
         return f"An operation is on 1 to {rules.MOST_RUNS} runs, not on {wanted.counted}."

@@ -12,8 +12,8 @@ from importlib import import_module
 
 import click
 
-from wakeboard.cli.flags import Noun
-from wakeboard.cli.printing import complain
+from wakeboard.cli.flags import CommandGroup
+from wakeboard.cli.terminal import complain
 from wakeboard.config import stop_signals
 from wakeboard.config.streams import open_closed
 
@@ -62,7 +62,7 @@ COMMANDS = {
 }
 
 
-class Root(Noun):
+class Root(CommandGroup):
     """The root group. It imports a command when that is asked for: a worker carries no other code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -11,7 +11,7 @@ import click
 import psycopg
 
 from wakeboard.cli.flags import MissingVerb
-from wakeboard.cli.refusals import Failed, Wrong
+from wakeboard.cli.refusals import NotDone, WrongUse
 from wakeboard.config.settings import SettingsError
 from wakeboard.config.streams import silence
 from wakeboard.core.run_spec import EnqueueError
@@ -23,9 +23,9 @@ from wakeboard.queue.permission import AccountError
 from wakeboard.reporting.filters.values import FilterError
 
 WRONG_USE = (
-    Wrong, FilterError, SettingsError, EnqueueError, DefinitionError, CronError, AccountError, UnfitError,
+    WrongUse, FilterError, SettingsError, EnqueueError, DefinitionError, CronError, AccountError, UnfitError,
 )  # fmt: skip
-FAILED = (Failed, DatabaseError, EmbeddedError)
+FAILED = (NotDone, DatabaseError, EmbeddedError)
 
 
 def explain(failure: BaseException) -> tuple[int, str]:

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from wakeboard.cli.terminal import tell
 from wakeboard.config.settings import SETTINGS, Settings, default_data_dir, misspelt
 
 META = "wakeboard.flags"
@@ -65,7 +66,7 @@ def _add(command: click.Command, shown: tuple[str, ...]) -> None:
     command.params += [o for o in [*_setting_options(shown), json] if not taken & set(o.opts)]
 
 
-class Verb(click.Command):
+class LeafCommand(click.Command):
     """A command with the flags that all commands have."""
 
     def __init__(self, *args: Any, settings: tuple[str, ...] = SHOWN, **kwargs: Any) -> None:
@@ -77,10 +78,10 @@ class MissingVerb(click.UsageError):
     """A group was called without anything: its help page says what there is."""
 
 
-class Noun(click.Group):
+class CommandGroup(click.Group):
     """A group of commands, which takes the same flags before the verb."""
 
-    command_class = Verb
+    command_class = LeafCommand
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -107,8 +108,6 @@ def settings_alone(**given: object) -> Settings:
 
 def tell_misspelt() -> None:
     """Print, once in a command, which variables are no settings, and what was meant."""
-    from wakeboard.cli.printing import tell
-
     meta = click.get_current_context().meta
     if not meta.get(MISSPELT_TOLD):
         meta[MISSPELT_TOLD] = True

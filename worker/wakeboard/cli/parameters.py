@@ -15,7 +15,7 @@ from typing import Any
 
 from click import BadParameter
 
-from wakeboard.cli.refusals import Wrong
+from wakeboard.cli.refusals import WrongUse
 from wakeboard.core.time.durations import parse_duration
 
 LARGEST_ID = 2**63 - 1
@@ -93,7 +93,7 @@ def _iso(text: str) -> datetime | None:
 def read_json_object(text: str | None) -> dict[str, Any]:
     """Return the JSON object in ``text``, in the file of ``@FILE``, or on standard input for ``-``.
 
-    Raises Wrong when it is not one.
+    Raises WrongUse when it is not one.
     """
     if text is None:
         return {}
@@ -102,12 +102,12 @@ def read_json_object(text: str | None) -> dict[str, Any]:
         value = json.loads(source)
     except (ValueError, RecursionError) as wrong:
         place = f" ({wrong.msg} at character {wrong.pos})" if isinstance(wrong, json.JSONDecodeError) else ""
-        raise Wrong(
+        raise WrongUse(
             f"The payload is not JSON{place}: write it like '{{\"invoice_id\": 812}}', "
             "@FILE or - for standard input."
         ) from wrong
     if not isinstance(value, dict):
-        raise Wrong('The payload is not a JSON object; wrap it, for example {"value": …}.')
+        raise WrongUse('The payload is not a JSON object; wrap it, for example {"value": …}.')
     return value
 
 
@@ -121,10 +121,10 @@ def _read_source(text: str) -> str:
         else:
             return text
     except OSError as wrong:
-        raise Wrong(f"The payload's file {text[1:]} cannot be read: {wrong.strerror}.") from wrong
+        raise WrongUse(f"The payload's file {text[1:]} cannot be read: {wrong.strerror}.") from wrong
     if len(source) > LARGEST_FILE:
-        raise Wrong("The payload has more than 8 MiB; store the data elsewhere and enqueue its id.")
+        raise WrongUse("The payload has more than 8 MiB; store the data elsewhere and enqueue its id.")
     try:
         return source.decode("utf-8-sig")
     except UnicodeDecodeError as wrong:
-        raise Wrong("The payload is not UTF-8 text.") from wrong
+        raise WrongUse("The payload is not UTF-8 text.") from wrong

@@ -1,13 +1,8 @@
-"""What commands print: tables and sentences for people, JSON for machines.
-
-Standard output is the answer alone. Everything that came from a payload, handler or producer is escaped:
-a terminal must not obey it.
-"""
+"""What commands answer: tables and sentences for people, JSON for machines."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -16,33 +11,13 @@ from zoneinfo import ZoneInfo
 import click
 
 from wakeboard.cli.flags import is_json, settings
+from wakeboard.cli.terminal import say, tell
 from wakeboard.config.log import escaped
-from wakeboard.config.streams import silence
 
 if TYPE_CHECKING:
     from wakeboard.core.answer import Answer
 
 WIDEST = 60
-
-
-def say(sentence: str) -> None:
-    """Print one sentence of the answer."""
-    click.echo("\n".join(escaped(line) for line in sentence.split("\n")))
-
-
-def tell(sentence: str) -> None:
-    """Print what happens on the way, on standard error; where nobody can read that, the work goes on."""
-    try:
-        click.echo("\n".join(escaped(line) for line in sentence.split("\n")), err=True)
-        sys.stderr.flush()
-    except OSError:
-        silence(sys.stderr)
-
-
-def complain(line: str) -> None:
-    """Print why the command failed, on standard error."""
-    if line:
-        tell(line)
 
 
 def answer(value: Mapping[str, Any], sentence: str) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import psycopg
 
 from wakeboard.cli.flags import settings
-from wakeboard.cli.printing import tell
+from wakeboard.cli.terminal import tell
 from wakeboard.config.settings import Settings
 from wakeboard.core.text.tolerant_types import make_readable
 from wakeboard.database import db
@@ -29,6 +29,7 @@ def database_url(chosen: Settings) -> str:
     """
     if chosen.database_url is not None:
         return chosen.database_url
+    # Loaded without a URL only: it takes as long as everything else that a command loads.
     from wakeboard.database import embedded
 
     if embedded.is_running(chosen.data_dir):

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 
-class Wrong(Exception):
+class WrongUse(Exception):
     """The command was used wrongly (exit code 2); ``str()`` is a sentence that says what is allowed."""
 
 
-class Failed(Exception):
+class NotDone(Exception):
     """The command could not be done (exit code 1); ``str()`` is a sentence that says why."""

@@ -21,7 +21,7 @@ _MODULE = re.compile(r"[^\W\d][\w-]*(?:\.[^\W\d][\w-]*)*")
 _HOST = re.compile(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]")
 
 
-class Misread(ValueError):
+class MisreadSetting(ValueError):
     """A wrong value; ``meant`` is what was meant in all likelihood, None where nobody can tell."""
 
     def __init__(self, meant: str | None) -> None:
@@ -77,6 +77,7 @@ def one_of(*words: str) -> Callable[[str], str]:
 
 def moves(text: str) -> str:
     """Read which good moves of runs are logged."""
+    # Applications that enqueue read settings and log nothing.
     from wakeboard.config.log import read_moves
 
     read_moves(text)
@@ -160,7 +161,7 @@ def module(text: str) -> str:
     """Read the name of a module, not that of its file, nor of something in it, nor one relative to some
     package."""
     if not _is_module(text):
-        raise Misread(_module_meant(text))
+        raise MisreadSetting(_module_meant(text))
     return text
 
 

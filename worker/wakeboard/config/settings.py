@@ -216,12 +216,18 @@ class Settings:
                 values[setting.name] = setting.read(text)
             except (ValueError, KeyError) as refused:
                 shown = HIDDEN if setting.name in SECRETS else repr(text)
-                meant = refused.meant if isinstance(refused, kinds.Misread) else None
+                meant = refused.meant if isinstance(refused, kinds.MisreadSetting) else None
                 hint = f" Did you mean {meant}?" if meant else ""
                 wrong.append(f"{label} is {shown}; allowed: {setting.allowed}.{hint}")
         if wrong:
             raise SettingsError("\n".join(wrong))
         return _with_both_halves(_with_child_exit(_with_heartbeat(cls(**values, origins=origins))))
+
+    @property
+    def alert_channels(self) -> tuple[str, ...]:
+        """The channels that alerts may go to: of ``mail`` and ``webhook`` those that are set."""
+        given = (("mail", self.alert_mail), ("webhook", self.alert_webhook_url))
+        return tuple(name for name, value in given if value)
 
     def rows(self) -> list[dict[str, str | None]]:
         """Return ``{"name", "value", "origin"}`` for each setting, secrets masked."""

@@ -26,7 +26,7 @@ def outlast(*numbers: signal.Signals) -> None:
             signal.signal(number, unmoved)
 
 
-class Stopped(KeyboardInterrupt):
+class StopInterrupt(KeyboardInterrupt):
     """A stop that interrupts what goes on.
 
     Where KeyboardInterrupt itself comes out of an `exec` of text, as a dataclass is made by, Python ends with
@@ -42,7 +42,7 @@ class _Early:
     def note(self, _number: int, _frame: FrameType | None) -> None:
         self.was_asked = True
         if self.interrupts:
-            raise Stopped
+            raise StopInterrupt
 
 
 _early = _Early()
@@ -72,12 +72,12 @@ def leave_if_asked() -> None:
 
 @contextmanager
 def interrupting() -> Iterator[None]:
-    """Let a stop raise `Stopped` while the block lasts, which may wait for long; one that was noted
+    """Let a stop raise `StopInterrupt` while the block lasts, which may wait for long; one that was noted
     before does so at once."""
     try:
         _early.interrupts = True
         if _early.was_asked:
-            raise Stopped
+            raise StopInterrupt
         yield
     finally:
         _early.interrupts = False

@@ -67,7 +67,7 @@ def held(lock: AbstractContextManager[object]) -> Iterator[None]:
         yield
 
 
-class Writer:
+class StreamWriter:
     """Writes text to a descriptor, in a thread that is started with the first text."""
 
     def __init__(self, descriptor: int, encoding: str, notice: Notice) -> None:
@@ -183,7 +183,7 @@ class Writer:
 class Stream(io.TextIOBase):
     """What stands in for ``sys.stdout`` or ``sys.stderr``: it hands whole lines to a writer."""
 
-    def __init__(self, replaced: TextIO, writer: Writer) -> None:
+    def __init__(self, replaced: TextIO, writer: StreamWriter) -> None:
         self._replaced, self._writer = replaced, writer
         self.begin()
 
@@ -232,7 +232,7 @@ class Stream(io.TextIOBase):
         return True
 
 
-_writers: list[Writer] = []
+_writers: list[StreamWriter] = []
 _streams: list[Stream] = []
 _passing: list[Thread] = []
 
@@ -240,7 +240,7 @@ _passing: list[Thread] = []
 def never_wait(notice: Notice) -> None:
     """Let this process wait no more for who reads its standard output and error, but for a second at its end.
 
-    ``notice`` as for ``Writer``. A second call does nothing.
+    ``notice`` as for ``StreamWriter``. A second call does nothing.
     """
     if _writers:
         return
@@ -262,12 +262,12 @@ def _has_descriptor(stream: TextIO) -> bool:
     return False
 
 
-def _writer_of(stream: TextIO, notice: Notice) -> Writer:
+def _writer_of(stream: TextIO, notice: Notice) -> StreamWriter:
     """Return the writer of ``stream``: two names of one file have one, so lines keep their order."""
     for writer in _writers:
         if os.path.samestat(os.fstat(writer.descriptor), os.fstat(stream.fileno())):
             return writer
-    _writers.append(Writer(stream.fileno(), stream.encoding, notice))
+    _writers.append(StreamWriter(stream.fileno(), stream.encoding, notice))
     return _writers[-1]
 
 

@@ -26,7 +26,7 @@ def place() -> str:
 GONE = "The folder in which this was started is gone. Change into one that is there (cd) and start it again."
 
 
-class Folder:
+class WorkingDirectory:
     """The folder that the process is in when this is made; where that was removed, it goes to `/`."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ import math
 import re
 from hashlib import blake2b
 
-from wakeboard.core.errors.backoff import DEFAULT_BACKOFF, Backoff
+from wakeboard.core.retry import DEFAULT_BACKOFF, Backoff
 from wakeboard.core.time.durations import parse_duration
 
 NAME_CHARACTERS = 200

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from wakeboard.config.settings import Settings
 from wakeboard.core.time.durations import format_duration, parse_duration
 
 Watcher = Literal["web", "worker"]
@@ -22,7 +21,7 @@ OUTAGE = "database"
 
 
 @dataclass(frozen=True, slots=True)
-class Setting:
+class RuleSetting:
     """One number of a rule. Bounds are inclusive; ``switch`` is 0 or 1, ``seconds`` a duration, ``clock`` the
     minutes since midnight that clocks show."""
 
@@ -81,13 +80,15 @@ RESTING_SECONDS = 30.0
 SLOW_SECONDS = 300.0
 
 # A rule of failures can leave out what somebody muted on the page of errors.
-MUTED = Setting("muted", "Leave out muted error groups", "switch", 1, 0, 1)
-WINDOW = Setting("window_seconds", "At most one message in", "seconds", 900, 60, 86_400)
-REMIND = Setting("remind_seconds", "Remind while it lasts, every (0: never)", "seconds", 14_400, 0, 604_800)
+MUTED = RuleSetting("muted", "Leave out muted error groups", "switch", 1, 0, 1)
+WINDOW = RuleSetting("window_seconds", "At most one message in", "seconds", 900, 60, 86_400)
+REMIND = RuleSetting(
+    "remind_seconds", "Remind while it lasts, every (0: never)", "seconds", 14_400, 0, 604_800
+)
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class RuleType:
     """One question that can be watched: its words, who asks it how often, its own settings."""
 
     name: str
@@ -95,7 +96,7 @@ class Kind:
     meaning: str
     watcher: Watcher
     page: str
-    own: tuple[Setting, ...] = ()
+    own: tuple[RuleSetting, ...] = ()
     every_seconds: float = 15.0
     # It tells once a day what was, and never fires: see ``wakeboard.alerts.report_schedule``.
     is_report: bool = False
@@ -105,7 +106,7 @@ class Kind:
     since: str | None = None
 
     @property
-    def settings(self) -> tuple[Setting, ...]:
+    def settings(self) -> tuple[RuleSetting, ...]:
         """All settings of a rule of this kind."""
         return self.own if self.is_report else (*self.own, WINDOW, REMIND)
 
@@ -114,29 +115,29 @@ class Kind:
         return {each.name: _within(each, given.get(each.name)) for each in self.settings}
 
 
-def _within(setting: Setting, value: Any) -> float:
+def _within(setting: RuleSetting, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return setting.default
     return value if setting.low <= value <= setting.high else setting.default
 
 
-def _within_hours() -> Setting:
-    return Setting("within_seconds", "Look back", "seconds", 3600, 60, 604_800)
+def _within_hours() -> RuleSetting:
+    return RuleSetting("within_seconds", "Look back", "seconds", 3600, 60, 604_800)
 
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, RuleType] = {
     kind.name: kind
     for kind in (
-        Kind(
+        RuleType(
             "no_worker",
             "No worker for waiting work",
             "Due runs of a type that no live worker takes, or schedules that nobody fires.",
             "web",
             "/workers",
-            (Setting("waited_seconds", "Due for longer than", "seconds", 120, 10, 86_400),),
+            (RuleSetting("waited_seconds", "Due for longer than", "seconds", 120, 10, 86_400),),
             is_of_others=True,
         ),
-        Kind(
+        RuleType(
             "late_loop",
             "A loop is late",
             "A background duty of a process has missed three rounds: it may have died in a healthy process.",
@@ -144,40 +145,40 @@ KINDS: dict[str, Kind] = {
             "/system",
             is_of_others=True,
         ),
-        Kind(
+        RuleType(
             "queue_age",
             "The queue grows old",
             "The oldest due run of a type that is not paused has waited too long, or the database refuses to "
             "let one start.",
             "web",
             "/runs?status=queued",
-            (Setting("waited_seconds", "Waits longer than", "seconds", 600, 10, 604_800),),
+            (RuleSetting("waited_seconds", "Waits longer than", "seconds", 600, 10, 604_800),),
         ),
-        Kind(
+        RuleType(
             "dead_runs",
             "Dead runs",
             "Runs that gave up and wait for a person.",
             "worker",
             "/runs?status=dead",
-            (Setting("count", "From this many", "count", 1, 1, 1_000_000), _within_hours(), MUTED),
+            (RuleSetting("count", "From this many", "count", 1, 1, 1_000_000), _within_hours(), MUTED),
             every_seconds=RESTING_SECONDS,
             since="failed-since",
         ),
-        Kind(
+        RuleType(
             "failures_rise",
             "Failures rise",
             "Failed attempts of the last hour against the median of the same hour of the seven days before.",
             "worker",
             "/errors",
             (
-                Setting("factor", "More than so many times the usual", "times", 3, 1, 1000),
-                Setting("count", "And from this many", "count", 10, 1, 1_000_000),
+                RuleSetting("factor", "More than so many times the usual", "times", 3, 1, 1000),
+                RuleSetting("count", "And from this many", "count", 10, 1, 1_000_000),
                 MUTED,
             ),
             every_seconds=60.0,
             since="since",
         ),
-        Kind(
+        RuleType(
             "missed_runs",
             "Missed runs",
             "A schedule did not run when it should have.",
@@ -185,11 +186,13 @@ KINDS: dict[str, Kind] = {
             "/schedules",
             (
                 _within_hours(),
-                Setting("overlaps", "Count those skipped because the last one still ran", "switch", 1, 0, 1),
+                RuleSetting(
+                    "overlaps", "Count those skipped because the last one still ran", "switch", 1, 0, 1
+                ),
             ),
             every_seconds=RESTING_SECONDS,
         ),
-        Kind(
+        RuleType(
             "cannot_fire",
             "Schedules that cannot fire",
             "Enabled schedules of an unknown zone, with a text that cannot be read or never comes, or whose "
@@ -198,28 +201,28 @@ KINDS: dict[str, Kind] = {
             "/schedules?state=unreadable",
             every_seconds=SLOW_SECONDS,
         ),
-        Kind(
+        RuleType(
             "stuck_leases",
             "Stuck leases",
             "Runs whose lease ended and that nobody has taken back.",
             "worker",
             "/leases",
             (
-                Setting("ended_seconds", "Ended for longer than", "seconds", 60, 10, 86_400),
-                Setting("count", "From this many", "count", 1, 1, 1_000_000),
+                RuleSetting("ended_seconds", "Ended for longer than", "seconds", 60, 10, 86_400),
+                RuleSetting("count", "From this many", "count", 1, 1, 1_000_000),
             ),
             every_seconds=RESTING_SECONDS,
             is_of_others=True,
         ),
-        Kind(
+        RuleType(
             "morning_report",
             "Report of the night",
             "Once a day by the site’s clocks: what ran, failed, was missed, late, slow or taken over.",
             "worker",
             "/night",
             (
-                Setting("at", "Send it each day at", "clock", 8 * 60, 0, LAST_MINUTE),
-                Setting(
+                RuleSetting("at", "Send it each day at", "clock", 8 * 60, 0, LAST_MINUTE),
+                RuleSetting(
                     "since",
                     "It tells what was since",
                     "clock",
@@ -239,9 +242,3 @@ def title_of(kind: str) -> str:
     if kind == OUTAGE:
         return "The database does not answer"
     return KINDS[kind].title if kind in KINDS else kind
-
-
-def configured(settings: Settings) -> tuple[str, ...]:
-    """Return the channels that ``settings`` name: of ``mail`` and ``webhook``."""
-    given = (("mail", settings.alert_mail), ("webhook", settings.alert_webhook_url))
-    return tuple(name for name, value in given if value)

@@ -11,7 +11,7 @@ _BODILESS = (204, 304)
 _LOOK_SECONDS = 10.0
 
 
-class CutOff(http.client.HTTPException):
+class AnswerCutOff(http.client.HTTPException):
     """The connection ended within the answer: after ``read`` bytes of ``expected`` (None: not announced).
 
     The answer began with ``head``.
@@ -27,7 +27,7 @@ def read_whole(answer: http.client.HTTPResponse, method: str, most: int, head: i
     """Read ``answer``, to a ``method``, up to ``most`` bytes; return its first ``head`` bytes.
 
     What is beyond is not looked at, nor what takes longer than _LOOK_SECONDS, nor, behind the head, an answer
-    that does not say where it ends. Raises CutOff when the connection ends before the length that was
+    that does not say where it ends. Raises AnswerCutOff when the connection ends before the length that was
     announced, or within chunks; OSError when it breaks otherwise.
     """
     expected = _announced(answer, method)
@@ -40,11 +40,11 @@ def read_whole(answer: http.client.HTTPResponse, method: str, most: int, head: i
             if read >= head and monotonic() > until:
                 return kept
     except http.client.IncompleteRead as cut:
-        raise CutOff(read + len(cut.partial), expected, kept) from cut
+        raise AnswerCutOff(read + len(cut.partial), expected, kept) from cut
     except ConnectionResetError as cut:
-        raise CutOff(read, expected, kept) from cut
+        raise AnswerCutOff(read, expected, kept) from cut
     if expected is not None and read < min(expected, most):
-        raise CutOff(read, expected, kept)
+        raise AnswerCutOff(read, expected, kept)
     return kept
 
 

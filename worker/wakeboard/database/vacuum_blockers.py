@@ -61,7 +61,7 @@ SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_all, curr
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class VacuumBlocker:
     """Something that may hold dead rows back; ``transactions`` is its age in them, None when it holds none.
 
     ``kind`` is 'session', 'prepared', 'slot' or 'standby', ``id`` what a person ends it by. ``began_at`` and
@@ -122,7 +122,7 @@ class Holder:
         return "A long query runs there, with hot_standby_feedback: end that query on the standby."
 
 
-class Sight(NamedTuple):
+class SessionVisibility(NamedTuple):
     """What the role ``role`` sees of other roles' sessions: all of them, or all but ``hidden``."""
 
     sees_all: bool
@@ -130,11 +130,11 @@ class Sight(NamedTuple):
     hidden: int
 
 
-def holders(connection: Connection) -> list[Holder]:
+def holders(connection: Connection) -> list[VacuumBlocker]:
     """Return what may hold dead rows back, of what this role may see: the oldest transaction comes first."""
-    return read_all(connection, HOLDERS, Holder)
+    return read_all(connection, HOLDERS, VacuumBlocker)
 
 
-def sight(connection: Connection) -> Sight:
+def sight(connection: Connection) -> SessionVisibility:
     """Return what this role sees of other roles' sessions."""
-    return read_all(connection, SIGHT, Sight)[0]
+    return read_all(connection, SIGHT, SessionVisibility)[0]

@@ -23,7 +23,7 @@ from wakeboard.queue.definitions import Definition, add
 SCHEDULED = ("checkout", "import_catalogue", "nightly_cleanup", "weekly_reports")
 
 
-class Failure(NamedTuple):
+class FailurePattern(NamedTuple):
     """How runs of a type fail: a share of its tries, or, in an outage of a service, each of them.
 
     ``{order}`` in the message is the run's order. What really fails so belongs to the same error group.
@@ -51,29 +51,29 @@ class Failure(NamedTuple):
 
 _STOCK_DOWN = 'The provider answered 503: {"error": "The stock service is down for a while."}'
 FAILURES = (
-    Failure(
+    FailurePattern(
         "check_address", 0.06, "timed_out", "ran longer than its timeout of 20 s and was stopped",
         outcome="timed_out",
     ),
-    Failure(
+    FailurePattern(
         "charge_card", 0.04, "card_declined", "The bank refused to pay order {order} (402 card_declined).",
         is_permanent=True, exception="wakeboard.core.outcome.Permanent", raised_in=orders.charge_card,
     ),
-    Failure(
+    FailurePattern(
         "send_invoice", 0.08, "smtp_451", "The mail server said 451 The mailbox is busy, try again later",
         raised_in=clients.send,
     ),
-    Failure(
+    FailurePattern(
         "send_invoice", 1, "smtp_unreachable",
         "The mail server cannot be reached: [Errno 111] Connection refused",
         raised_in=clients.send, outage="mail",
     ),
-    Failure("sync_stock", 0.02, "http_503", _STOCK_DOWN, raised_in=clients.ask),
-    Failure("sync_stock", 1, "http_503", _STOCK_DOWN, raised_in=clients.ask, outage="stock"),
-    Failure(
+    FailurePattern("sync_stock", 0.02, "http_503", _STOCK_DOWN, raised_in=clients.ask),
+    FailurePattern("sync_stock", 1, "http_503", _STOCK_DOWN, raised_in=clients.ask, outage="stock"),
+    FailurePattern(
         "render_newsletter", 0.15, "KeyError", "'name'", exception="KeyError", raised_in=catalogue.fill
     ),
-    Failure("import_catalogue", 0.004, LOST, LOST_TEMPLATE, outcome="lost"),
+    FailurePattern("import_catalogue", 0.004, LOST, LOST_TEMPLATE, outcome="lost"),
 )  # fmt: skip
 
 _IS_NEW = """
@@ -145,7 +145,7 @@ def _define(connection: Connection[Any]) -> None:
             add(connection, Definition(name, name, type_of(name).schedule), ENGINE, "registered in code")
 
 
-def _row(failure: Failure, now: datetime) -> dict[str, Any]:
+def _row(failure: FailurePattern, now: datetime) -> dict[str, Any]:
     group = group_of(
         failure.job_type, failure.code, failure.message.replace("{order}", "1"), failure.traceback
     )

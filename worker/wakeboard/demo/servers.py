@@ -42,7 +42,7 @@ _BUSY_ONE_IN = 6
 _LOOK_SECONDS = 1.0
 
 
-class Mailbox:
+class ShopMailbox:
     """Keeps mails in the database; one in six is refused at first, as busy servers do."""
 
     def __init__(self) -> None:
@@ -175,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, stops)
     provider = Provider(given.http)
     threading.Thread(target=provider.serve_forever, name="provider", daemon=True).start()
-    mail_server = MailServer(Mailbox().keep, given.smtp)
+    mail_server = MailServer(ShopMailbox().keep, given.smtp)
     mail_server.start()
     while os.getppid() == starter and signal.sigtimedwait(stops, _LOOK_SECONDS) is None:
         pass

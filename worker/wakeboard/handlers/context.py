@@ -149,6 +149,7 @@ class Context:
     def effect_store(self) -> MemoryEffectStore:
         """What `once()` keeps of this run where there is no table for it."""
         if self._effect_store is None:
+            # Only runs outside of a worker need it.
             from wakeboard.handlers.memory_effect_store import MemoryEffectStore
 
             self._effect_store = MemoryEffectStore()
@@ -178,6 +179,7 @@ class Context:
         `scope` "run" or "global"; `if_unconfirmed` ("skip", "redo" or a callable that asks the provider)
         decides when an earlier attempt died between start and done. Whatever `function` raises goes on.
         """
+        # It brings the database driver along, which most handlers do not need.
         from wakeboard.handlers import effects
 
         return effects.once(self, key, function, scope=scope, if_unconfirmed=if_unconfirmed)
@@ -185,6 +187,7 @@ class Context:
     def transaction(self) -> AbstractContextManager[Any]:
         """`with ctx.transaction() as connection:` a SQLAlchemy connection whose commit also finishes the
         run."""
+        # It brings SQLAlchemy along, which most handlers do not need.
         from wakeboard.handlers.transaction import finishing_transaction
 
         return finishing_transaction(self)
@@ -212,6 +215,7 @@ def _in_its_zone(text: str) -> datetime:
     moment = datetime.fromisoformat(time)
     if not zone:
         return moment
+    # Only fires of schedules have a zone, and the names of zones take their time to load.
     from wakeboard.core.time.zones import check_timezone
 
     try:

@@ -46,7 +46,7 @@ class LeaseLost(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Unconfirmed:
+class UnconfirmedEffect:
     """An effect whose attempt died between start and done, as the callable of ``if_unconfirmed`` gets it.
 
     ``started_at`` is when, by the database's clock; ``run_id`` may be another run's with scope "global".
@@ -65,7 +65,7 @@ def once(
     function: Callable[[], Any],
     *,
     scope: str = "run",
-    if_unconfirmed: str | Callable[[Unconfirmed], Any] = "skip",
+    if_unconfirmed: str | Callable[[UnconfirmedEffect], Any] = "skip",
 ) -> Any:
     """Call ``function()`` unless the effect ``key`` is done, and return its JSON result, then and later: of a
     datetime its ISO text, see ``wakeboard.core.text.plain_json``.
@@ -124,7 +124,7 @@ def _once_in_memory(
     key: str,
     function: Callable[[], Any],
     scope: str,
-    decision: str | Callable[[Unconfirmed], Any],
+    decision: str | Callable[[UnconfirmedEffect], Any],
 ) -> Any:
     """Remember for as long as the run (or, with scope "global", the process) lives."""
     memory = _process if scope == "global" else context.effect_store
@@ -140,7 +140,7 @@ def _once_in_memory(
     value = None
     if before is not None and callable(decision):
         with memory.as_it_was(key, before):
-            value = decision(Unconfirmed(key, scope, before.run_id, before.attempt, before.started_at))
+            value = decision(UnconfirmedEffect(key, scope, before.run_id, before.attempt, before.started_at))
     if value is None:
         with memory.making(key, context.run_id, context.attempt):
             value = _called(function)
@@ -180,11 +180,13 @@ def _settle(
     holder: Holder,
     entry: Entry,
     function: Callable[[], Any],
-    decision: str | Callable[[Unconfirmed], Any],
+    decision: str | Callable[[UnconfirmedEffect], Any],
 ) -> Any:
     """Go on with an unconfirmed effect that is ours now. While nobody knows, the row stays ``started``."""
     if callable(decision):
-        found = decision(Unconfirmed(entry.key, entry.scope, entry.run_id, entry.attempt, entry.started_at))
+        found = decision(
+            UnconfirmedEffect(entry.key, entry.scope, entry.run_id, entry.attempt, entry.started_at)
+        )
         if found is not None:
             return _record(context, holder, entry.id, entry.key, found)
     return _perform(context, holder, entry.id, entry.key, function)

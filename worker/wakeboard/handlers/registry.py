@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from wakeboard.core import job_options
 from wakeboard.core.builtin_payloads import USER_PREFIX
-from wakeboard.core.errors.backoff import DEFAULT_BACKOFF
+from wakeboard.core.retry import DEFAULT_BACKOFF
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wakeboard.core.answer import Answer
-from wakeboard.core.rule_types import KINDS, Kind
+from wakeboard.core.rule_types import KINDS, RuleType
 from wakeboard.core.time.durations import format_duration
 from wakeboard.database.audit import Actor
 from wakeboard.queue.operator import Connection, Row, _row, act
@@ -114,7 +114,7 @@ def edit(
     return act(connection, actor, "alert.edit", ("alert", rule_id), reason, move)
 
 
-def _read(kind: Kind, given: Mapping[str, str]) -> dict[str, Any]:
+def _read(kind: RuleType, given: Mapping[str, str]) -> dict[str, Any]:
     known = {each.name: each for each in kind.settings}
     found: dict[str, Any] = {}
     for name, text in given.items():

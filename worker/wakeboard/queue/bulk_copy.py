@@ -36,7 +36,7 @@ COPY wakeboard.job_runs
 FROM STDIN"""
 
 
-class Reserved(NamedTuple):
+class ReservedIds(NamedTuple):
     """The ids that are taken for rows, and the database's clock."""
 
     ids: list[str]
@@ -48,14 +48,14 @@ def may_copy(target: Connection[Any]) -> bool:
     return target.pgconn.pipeline_status == PipelineStatus.OFF and target.info.encoding != "ascii"
 
 
-def reserve(target: Connection[Any], count: int) -> Reserved | None:
+def reserve(target: Connection[Any], count: int) -> ReservedIds | None:
     """Take ``count`` ids; None for a role that may not. A ``target`` that begins transactions begins one."""
     cursor = target.cursor(row_factory=tuple_row)
     ((now, ids),) = cursor.execute(_RESERVE, [count]).fetchall()
-    return None if ids is None else Reserved(ids[1:-1].split(","), _EPOCH + timedelta(microseconds=now))
+    return None if ids is None else ReservedIds(ids[1:-1].split(","), _EPOCH + timedelta(microseconds=now))
 
 
-def copy(target: Connection[Any], rows: Iterable[Row], reserved: Reserved) -> list[int]:
+def copy(target: Connection[Any], rows: Iterable[Row], reserved: ReservedIds) -> list[int]:
     """Insert ``rows``, as many as ids are ``reserved`` and made one by one meanwhile; return their ids.
 
     Raises UniqueViolation when somebody has a key, and whatever making ``rows`` raises: then some may have
@@ -87,7 +87,7 @@ def _messages(lines: Iterable[str]) -> Iterator[str]:
         yield "".join(held)
 
 
-def _lines(rows: Iterable[Row], reserved: Reserved) -> Iterator[str]:
+def _lines(rows: Iterable[Row], reserved: ReservedIds) -> Iterator[str]:
     """Yield each row as a line of COPY's text format."""
 
     @lru_cache

@@ -11,7 +11,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from wakeboard.core.run_spec import Encoder, EnqueueError, NewRun, payload_limit
-from wakeboard.queue.targets import runner, unwrap
+from wakeboard.database.callers import runner, unwrap
+from wakeboard.queue.handler_connection import own_connection
 
 ROUNDS = 5
 INSERT = """
@@ -63,8 +64,6 @@ def enqueue(
     """
     target = unwrap(target)
     if target is None:
-        from wakeboard.queue.handler_connection import own_connection
-
         with own_connection() as connection:
             return enqueue(
                 connection, job_type, payload, run_at=run_at, delay=delay, key=key, priority=priority,

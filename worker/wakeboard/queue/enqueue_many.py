@@ -14,9 +14,10 @@ from psycopg.errors import UniqueViolation
 from psycopg.rows import tuple_row
 
 from wakeboard.core.run_spec import Encoder, EnqueueError, NewRun, check_names, payload_limit
+from wakeboard.database.callers import array, is_psycopg, runner, unwrap
 from wakeboard.queue.bulk_copy import Row, copy, may_copy, reserve
 from wakeboard.queue.enqueue import ROUNDS, same_type
-from wakeboard.queue.targets import array, is_psycopg, runner, unwrap
+from wakeboard.queue.handler_connection import own_connection
 
 CHUNK = 1000
 ColumnsOf = Callable[[Any], Row]
@@ -62,8 +63,6 @@ def enqueue_many(
     entries = _each(_gone_through(runs), _entry)
     columns_of = partial(NewRun.columns, limit=payload_limit(), encoder=encoder)
     if target is None:
-        from wakeboard.queue.handler_connection import own_connection
-
         # Opened when all entries are there: no transaction waits for whoever makes them.
         with own_connection() as connection, connection.transaction():
             return _insert_all(connection, entries, columns_of)

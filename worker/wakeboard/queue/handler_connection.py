@@ -58,7 +58,7 @@ class ThreadConnection:
                 self.connection.close()
 
 
-class Joined:
+class JoinedTransaction:
     """An open ``transaction()``: whoever asks for a connection inside of it gets this one."""
 
     def __init__(self, connection: Connection) -> None:
@@ -67,7 +67,7 @@ class Joined:
 
 
 _mine = threading.local()
-_joined: ContextVar[Joined | None] = ContextVar("wakeboard_transaction", default=None)
+_joined: ContextVar[JoinedTransaction | None] = ContextVar("wakeboard_transaction", default=None)
 
 
 def open_connection() -> Connection:
@@ -106,7 +106,7 @@ def _embedded_url() -> str:
     )
 
 
-def joined() -> Joined | None:
+def joined() -> JoinedTransaction | None:
     """Return the ``transaction()`` that the caller is inside of, None outside."""
     current = _joined.get()
     return current if current is not None and current.is_open else None
@@ -151,7 +151,7 @@ def own_connection() -> Iterator[Connection]:
 @contextlib.contextmanager
 def joining(own: ThreadConnection) -> Iterator[None]:
     """Make ``own`` a transaction's connection: not autocommit, and what ``own_connection`` lends inside."""
-    current = Joined(own.connection)
+    current = JoinedTransaction(own.connection)
     token = _joined.set(current)
     own.in_transaction = True
     try:

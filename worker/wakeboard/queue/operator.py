@@ -13,8 +13,8 @@ import psycopg
 from psycopg.rows import dict_row
 
 from wakeboard.core.answer import Answer
-from wakeboard.core.errors.backoff import Backoff
 from wakeboard.core.errors.error_groups import lost_group
+from wakeboard.core.retry import Backoff
 from wakeboard.core.run_spec import payload_limit, payload_text
 from wakeboard.core.states import CANCELLABLE, CLAIMABLE, ENDED, VERBS, sql_list
 from wakeboard.database.audit import Actor, record

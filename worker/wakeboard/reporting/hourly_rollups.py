@@ -14,9 +14,10 @@ from typing import Any
 import psycopg
 
 from wakeboard.core.states import FAILURES, sql_list
-from wakeboard.maintenance.retention.keep import STATISTICS_DAYS
 
 HOUR = timedelta(hours=1)
+# Retention keeps statistics for so long: pages ask for hours and days, a month is for comparing.
+STATISTICS_DAYS = 35
 # Hours, and steps that part them evenly or are made of them, begin so many lengths after it, in UTC.
 BEGINNING = datetime(2000, 1, 1, tzinfo=UTC)
 # An hour is settled this long after it began: late batches have committed, a replica has caught up.

@@ -12,7 +12,7 @@ from wakeboard.core.leases import is_heard, is_held_by, is_stopping
 from wakeboard.core.time.clock_skew import is_since
 
 
-class State(NamedTuple):
+class WorkerState(NamedTuple):
     """A word for how a worker stands, and what it means."""
 
     name: str
@@ -21,13 +21,13 @@ class State(NamedTuple):
 
 # In the order in which they are listed.
 STATES = (
-    State("silent", "it missed two heartbeats: dead, hanging, or cut off"),
-    State("stopping", "it lets what it runs end, and leaves"),
-    State("draining", "it was asked to claim nothing new"),
-    State("busy", "it runs something"),
-    State("idle", "it waits for work"),
-    State("stopped", "it left in good order"),
-    State("gone", "silent for over a day: it ended without a word"),
+    WorkerState("silent", "it missed two heartbeats: dead, hanging, or cut off"),
+    WorkerState("stopping", "it lets what it runs end, and leaves"),
+    WorkerState("draining", "it was asked to claim nothing new"),
+    WorkerState("busy", "it runs something"),
+    WorkerState("idle", "it waits for work"),
+    WorkerState("stopped", "it left in good order"),
+    WorkerState("gone", "silent for over a day: it ended without a word"),
 )
 NAMES = tuple(state.name for state in STATES)
 # Unless asked for, workers that stopped longer ago are left out: ticks alone make one each minute.

@@ -22,7 +22,7 @@ from wakeboard.database.db import DatabaseError, connect
 from wakeboard.database.outage_log import MissingTables
 from wakeboard.queue.operator import CANCEL_CHANNEL, WAKE_CHANNEL
 from wakeboard.runtime.duties.background import Background
-from wakeboard.runtime.duties.lease import CancelAsked, LeaseKeeper, LeaseLost
+from wakeboard.runtime.duties.lease import CancelAsked, LeaseKeeper, LeaseTaken
 from wakeboard.runtime.duties.notify_check import NotifyCheck
 from wakeboard.runtime.duties.presence import Presence, new_worker_id
 from wakeboard.runtime.loop.app import App
@@ -310,7 +310,7 @@ class Supervisor:
                     self._exit_code = USE_ERROR
             case CancelAsked(run_id, lease_epoch):
                 self._limits.cancel(run_id, lease_epoch)
-            case LeaseLost(run_id, lease_epoch):
+            case LeaseTaken(run_id, lease_epoch):
                 self._limits.lost(run_id, lease_epoch)
             case WorkMayBeDue():
                 self._claim_state.wake()

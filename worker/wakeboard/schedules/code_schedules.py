@@ -78,7 +78,7 @@ class Declaration(NamedTuple):
     timezone: str | None = None
 
 
-class Existing(NamedTuple):
+class ExistingDefinition(NamedTuple):
     """A definition under a name that the type's own may have; ``is_of_code`` is None without an audit row."""
 
     name: str
@@ -87,7 +87,7 @@ class Existing(NamedTuple):
     timezone: str
     is_of_code: bool | None
 
-    def after(self, declared: Declaration, before: Declaration) -> Existing:
+    def after(self, declared: Declaration, before: Declaration) -> ExistingDefinition:
         """Return this definition as ``declared`` wants it.
 
         The zone is the code's to change where the code names one, or did ``before``.
@@ -214,7 +214,7 @@ def _apply(
 ) -> Callable[[], None] | None:
     """Create, change or leave the type's definition; return what logs that once it is committed."""
     names = list(schedule_names(job_type))
-    with connection.cursor(row_factory=class_row(Existing)) as cursor:
+    with connection.cursor(row_factory=class_row(ExistingDefinition)) as cursor:
         taken = cursor.execute(EXISTING, (names, names)).fetchall()
     of_type = [each for each in taken if each.job_type == job_type]
     last = next((one for one in reversed(history) if one.schedule is not None), NO_SCHEDULE)
@@ -239,14 +239,16 @@ def _apply(
     return _create(connection, job_type, declared, taken)
 
 
-def _is_of_code(existing: Existing, last: Declaration) -> bool:
+def _is_of_code(existing: ExistingDefinition, last: Declaration) -> bool:
     """Whether the code made it. Without an audit row it is whatever has the schedule that the code had."""
     if existing.is_of_code is None:
         return last.schedule is not None and existing.schedule == last.schedule
     return existing.is_of_code
 
 
-def _change(connection: Connection, own: Existing, wanted: Existing) -> Callable[[], None] | None:
+def _change(
+    connection: Connection, own: ExistingDefinition, wanted: ExistingDefinition
+) -> Callable[[], None] | None:
     if own == wanted:
         return None
     changes = {"schedule": wanted.schedule, "timezone": wanted.timezone}
@@ -257,7 +259,7 @@ def _change(connection: Connection, own: Existing, wanted: Existing) -> Callable
     )  # fmt: skip
 
 
-def _warning_of_persons(persons: Existing, wanted: Existing) -> Callable[[], None] | None:
+def _warning_of_persons(persons: ExistingDefinition, wanted: ExistingDefinition) -> Callable[[], None] | None:
     if persons == wanted:
         return None
     return partial(
@@ -269,7 +271,7 @@ def _warning_of_persons(persons: Existing, wanted: Existing) -> Callable[[], Non
 
 
 def _create(
-    connection: Connection, job_type: str, declared: Declaration, taken: Sequence[Existing]
+    connection: Connection, job_type: str, declared: Declaration, taken: Sequence[ExistingDefinition]
 ) -> Callable[[], None]:
     plain, other = schedule_names(job_type)
     types_by_name = {each.name: each.job_type for each in taken}
@@ -294,7 +296,7 @@ def _require_done(answer: Answer) -> None:
         raise DefinitionError(answer.message)
 
 
-def _warn_of_undeclared(left: Iterable[Existing]) -> None:
+def _warn_of_undeclared(left: Iterable[ExistingDefinition]) -> None:
     for existing in left:
         log.warn(
             "A schedule is not in the code any more, and goes on firing.", schedule=existing.name,

@@ -61,7 +61,7 @@ NUMBERS = ("no", "one", "two", "three", "four")
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class CrontabLine:
     """One line of the file.
 
     number: from 1.
@@ -110,19 +110,19 @@ class _Reader:
     # Right above the line.
     comment: str | None = None
 
-    def line(self, number: int, text: str) -> Line:
+    def line(self, number: int, text: str) -> CrontabLine:
         bare = text.strip(" \t\r")
         comment, self.comment = self.comment, None
         if not bare or bare.startswith("#"):
             self.comment = bare or None
-            return Line(number, text, "comment" if bare else "blank")
+            return CrontabLine(number, text, "comment" if bare else "blank")
         try:
             _check_characters(bare)
             if assignment := _ENVIRONMENT.fullmatch(bare):
-                return Line(number, text, "environment", note=self._assign(number, assignment))
+                return CrontabLine(number, text, "environment", note=self._assign(number, assignment))
             return self._define(number, text, bare, comment)
         except _Refused as refused:
-            return Line(number, text, "refused", reason=str(refused), unit=refused.unit)
+            return CrontabLine(number, text, "refused", reason=str(refused), unit=refused.unit)
 
     def _assign(self, number: int, assignment: re.Match[str]) -> str | None:
         name, value = assignment[1].strip("\"'"), assignment[2]
@@ -156,7 +156,7 @@ class _Reader:
                 return _checked_zone(name, f"{variable} of line {self.zone_setters[variable]}")
         return self.timezone
 
-    def _define(self, number: int, text: str, bare: str, comment: str | None) -> Line:
+    def _define(self, number: int, text: str, bare: str, comment: str | None) -> CrontabLine:
         if _first(bare).lower() == "@reboot":
             raise self._at_reboot(bare, comment)
         schedule, rest = _split_schedule(bare)
@@ -182,7 +182,7 @@ class _Reader:
             timeout_seconds=86_400,
         )
         note = "; ".join(notes) or None
-        return Line(
+        return CrontabLine(
             number, text, "taken", note=note, definition=definition, user=user, marks=marks, exits=exits
         )
 
@@ -279,7 +279,7 @@ def _check_is_no_anacrontab(text: str, file: str) -> None:
         )
 
 
-def parse_crontab(text: str, *, system: bool, user: str, timezone: str = "UTC") -> list[Line]:
+def parse_crontab(text: str, *, system: bool, user: str, timezone: str = "UTC") -> list[CrontabLine]:
     """Read a crontab. Bad lines are reported, never raised.
 
     text: the whole file; Windows line endings and a missing last one are fine.

@@ -27,7 +27,7 @@ Missed = tuple[datetime, str, datetime | None]
 
 
 @dataclass(slots=True)
-class Due:
+class DueDefinition:
     """What one definition has to settle.
 
     instants: due, ascending, each once.
@@ -55,13 +55,13 @@ class Decision:
     waits: bool = False
 
 
-def find_due(row: Mapping[str, Any]) -> Due:
+def find_due(row: Mapping[str, Any]) -> DueDefinition:
     """Collect what a definition has to settle.
 
     row: the columns of `schedule.DUE`; `now` is the database's.
     A rule that cannot be read is told in `error`, never raised.
     """
-    due = Due()
+    due = DueDefinition()
     for stretch in row["unsettled"] or ():
         _add_stretch(due, stretch)
     if row["enabled"] and row["schedule"] is not None:
@@ -74,7 +74,7 @@ def find_due(row: Mapping[str, Any]) -> Due:
     return due
 
 
-def _add_present(due: Due, row: Mapping[str, Any]) -> None:
+def _add_present(due: DueDefinition, row: Mapping[str, Any]) -> None:
     """Add what is due by the rule that holds now."""
     cron, now = read(row["schedule"]), row["now"]
     settled_at = settled_by(row)
@@ -102,7 +102,7 @@ def comes_too_late(row: Mapping[str, Any]) -> bool:
     return due is not None and row["next_fire_at"] > due
 
 
-def _add_stretch(due: Due, stretch: Mapping[str, Any]) -> None:
+def _add_stretch(due: DueDefinition, stretch: Mapping[str, Any]) -> None:
     """Add what was due by an earlier rule; one that cannot be read could never have fired."""
     try:
         first, after, until = (
@@ -118,7 +118,7 @@ def _add_stretch(due: Due, stretch: Mapping[str, Any]) -> None:
 
 
 def _between(
-    due: Due, cron: Cron, timezone: str, first: datetime | None, after: datetime, until: datetime
+    due: DueDefinition, cron: Cron, timezone: str, first: datetime | None, after: datetime, until: datetime
 ) -> list[datetime]:
     """Return the instants from `first`, or else after `after`, to `until`, the latest LOOK_BACK at most."""
     known = [] if first is None else [first]

@@ -24,7 +24,7 @@ from wakeboard.core.time.clock_skew import is_ahead, is_before
 from wakeboard.database.index_predicates import IS_UNDER_WAY
 from wakeboard.database.outage_log import RepeatedWarnings
 from wakeboard.database.poison_rows import Parts, is_refusal, reason
-from wakeboard.schedules.planner import Decision, Due, Missed, find_due, sort_fires
+from wakeboard.schedules.planner import Decision, DueDefinition, Missed, find_due, sort_fires
 
 BATCH = 200
 # After a long outage one look would take as long as all of it; the rest stays due for the next look.
@@ -104,7 +104,7 @@ Line = Callable[[], None]
 _warnings = RepeatedWarnings()
 
 
-class Settled(NamedTuple):
+class SchedulerResult(NamedTuple):
     """How many definitions one look settled. ``has_more``: it stopped before all that is due was settled."""
 
     due: int
@@ -116,7 +116,7 @@ def step(connection: psycopg.Connection[Any]) -> dict[str, int]:
     return {"due": settle(connection).due}
 
 
-def settle(connection: psycopg.Connection[Any]) -> Settled:
+def settle(connection: psycopg.Connection[Any]) -> SchedulerResult:
     """Fire what is due, as much as one look may.
 
     Where the database refuses one definition, the others are settled without it.
@@ -125,12 +125,12 @@ def settle(connection: psycopg.Connection[Any]) -> Settled:
     settled = [_settle_part(connection, None, parts)]
     settled += [_settle_part(connection, part, parts) for part in parts]
     due = sum(part.due for part in settled)
-    return Settled(due, due > 0 and any(part.has_more for part in settled))
+    return SchedulerResult(due, due > 0 and any(part.has_more for part in settled))
 
 
 def _settle_part(
     connection: psycopg.Connection[Any], ids: Sequence[int] | None, parts: Parts[int]
-) -> Settled:
+) -> SchedulerResult:
     """Settle what is due (of ``ids`` only) in one transaction; leave its halves in ``parts`` if refused."""
     rows: list[dict[str, Any]] = []
     lines: list[Line] = []
@@ -145,11 +145,11 @@ def _settle_part(
                     break
     except psycopg.Error as refused:
         if parts.halve([row["id"] for row in rows], refused):
-            return Settled(0, has_more=len(rows) == BATCH)
-        return Settled(_hold(connection, rows[0], refused))
+            return SchedulerResult(0, has_more=len(rows) == BATCH)
+        return SchedulerResult(_hold(connection, rows[0], refused))
     for line in lines:
         line()
-    return Settled(settled, settled < len(rows) or len(rows) == BATCH)
+    return SchedulerResult(settled, settled < len(rows) or len(rows) == BATCH)
 
 
 def _hold(connection: psycopg.Connection[Any], definition: Mapping[str, Any], refused: psycopg.Error) -> int:
@@ -214,7 +214,7 @@ def _settle(
     return lines
 
 
-def _decide(connection: psycopg.Connection[Any], row: Mapping[str, Any], due: Due) -> Decision:
+def _decide(connection: psycopg.Connection[Any], row: Mapping[str, Any], due: DueDefinition) -> Decision:
     if not due.instants:
         return Decision()
     under_way = connection.execute(UNDER_WAY, (row["id"],)).fetchone()

@@ -9,11 +9,11 @@ from datetime import datetime
 
 from sqlalchemy import Connection
 
-from wakeboard.reporting.activity_report.faults import MOST_SHOWN, Failing, Mark, mark_of
+from wakeboard.reporting.activity_report.faults import MOST_SHOWN, FailingRuns, Mark, mark_of
 from wakeboard_dashboard.queries import errors, groups
-from wakeboard_dashboard.queries.errors import Found, Group
+from wakeboard_dashboard.queries.errors import FailureGroups, Group
 
-NONE_FAILS = Failing()
+NONE_FAILS = FailingRuns()
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Failures:
 
 def told(
     connection: Connection,
-    found: Found,
+    found: FailureGroups,
     since: datetime,
     known: Callable[[], Collection[tuple[str, str]]],
 ) -> Failures:
@@ -70,7 +70,9 @@ def told(
     return Failures(shown, len(ranked), sum(new), found.is_cut)
 
 
-def in_full(connection: Connection, found: Sequence[Group], failing: Mapping[Mark, Failing]) -> list[Group]:
+def in_full(
+    connection: Connection, found: Sequence[Group], failing: Mapping[Mark, FailingRuns]
+) -> list[Group]:
     """Return the groups, each with its newest message and how many of the window's runs fail with it now."""
     return [
         replace(

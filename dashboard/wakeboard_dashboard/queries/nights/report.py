@@ -13,19 +13,20 @@ from typing import cast
 
 from sqlalchemy import Connection, text
 
-from wakeboard.reporting.activity_report import Ask, Row, faults, fires, minutes
+from wakeboard.reporting.activity_report import Ask, Row, TimeWindow, faults, fires, minutes
 from wakeboard.reporting.activity_report import missed as missed_fires
-from wakeboard.reporting.activity_report.minutes import Ran
-from wakeboard.reporting.activity_report.unmanned import Unmanned, unmanned
-from wakeboard.reporting.activity_report.usual import Usual, medians
-from wakeboard_dashboard.charts import gantt
+from wakeboard.reporting.activity_report.minutes import TypeAttempts
+from wakeboard.reporting.activity_report.stretches import BusyTime
+from wakeboard.reporting.activity_report.unmanned import UnmannedStretch, unmanned
+from wakeboard.reporting.activity_report.usual import Baseline, medians
+from wakeboard.reporting.activity_report.words import NightNumbers
+from wakeboard.reporting.filters.values import Moment
 from wakeboard_dashboard.queries import audit, errors
-from wakeboard_dashboard.queries.errors import Group, Window
+from wakeboard_dashboard.queries.errors import FailureWindow, Group
+from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.queries.keyset import Rows
 from wakeboard_dashboard.queries.nights import failures
 from wakeboard_dashboard.queries.nights.failures import Failures
-from wakeboard_dashboard.text import night as words
-from wakeboard_dashboard.web import params
 
 # Making one of the questions costs as much Python as asking it; they are some twenty.
 _statement = cache(text)
@@ -36,7 +37,7 @@ class Night:
     """Everything that was found about one window; each question is asked of the database once."""
 
     connection: Connection
-    window: Window
+    window: TimeWindow
     now: datetime
 
     @cached_property
@@ -47,12 +48,12 @@ class Night:
         )
 
     @cached_property
-    def usual(self) -> dict[str, Usual]:
+    def usual(self) -> dict[str, Baseline]:
         """What was usual before."""
         return medians(self.ask, self.window.since)
 
     @cached_property
-    def ran(self) -> list[Ran]:
+    def ran(self) -> list[TypeAttempts]:
         """What ended, by type, those with failures first."""
         return minutes.ran(self.ask, self.window, self.usual)
 
@@ -63,7 +64,7 @@ class Night:
         return minutes.running(self.ask) if under_way else []
 
     @cached_property
-    def slow(self) -> list[Ran]:
+    def slow(self) -> list[TypeAttempts]:
         """The types of which attempts took over three times their median, most of them first."""
         return sorted((each for each in self.ran if each.slow), key=lambda each: -each.slow)
 
@@ -76,9 +77,14 @@ class Night:
         return found
 
     @cached_property
+    def failure_window(self) -> FailureWindow:
+        """The window as the pages of errors ask of it."""
+        return FailureWindow(self.window.since, self.window.until)
+
+    @cached_property
     def failures(self) -> Failures:
         """The failed attempts by code and type."""
-        found = errors.tried(self.connection, self.window)
+        found = errors.tried(self.connection, self.failure_window)
         return failures.told(self.connection, found, self.window.since, lambda: self.known[0])
 
     @cached_property
@@ -89,15 +95,15 @@ class Night:
     @cached_property
     def trends(self) -> list[Sequence[int]]:
         """The failed attempts of each group that is shown by the steps of the window."""
-        return errors.steps_of(self.connection, self.window, self.failures.shown)
+        return errors.steps_of(self.connection, self.failure_window, self.failures.shown)
 
     @cached_property
-    def failed(self) -> faults.Failed:
+    def failed(self) -> faults.FailedAttempts:
         """The attempts that failed, by run, and how those stood when they were asked for."""
         return faults.failed(self.ask, self.window, self.failures.numbers)
 
     @property
-    def fates(self) -> faults.Fates:
+    def fates(self) -> faults.FailedRunStates:
         """What became of the runs that failed."""
         return self.failed.fates
 
@@ -117,7 +123,7 @@ class Night:
         return faults.lost(self.ask, self.failed)
 
     @cached_property
-    def missed(self) -> missed_fires.AllMissed:
+    def missed(self) -> missed_fires.AllMissedFires:
         """The fires that were missed."""
         return missed_fires.missed(self.ask, self.window)
 
@@ -127,30 +133,37 @@ class Night:
         return fires.fired(self.ask, self.window)
 
     @cached_property
-    def unmanned(self) -> list[Unmanned]:
+    def unmanned(self) -> list[UnmannedStretch]:
         """The stretches in which no worker was there."""
         return unmanned(self.ask, self.window)
 
     @cached_property
     def acts(self) -> Rows:
         """What people did, newest first."""
-        moments = {name: params.Moment(getattr(self.window, name)) for name in ("since", "until")}
-        filters = params.Filters(moments, limit=faults.MOST_SHOWN)
+        moments = {name: Moment(getattr(self.window, name)) for name in ("since", "until")}
+        filters = Filters(moments, limit=faults.MOST_SHOWN)
         return audit.page(self.connection, filters, self.now, sees_secrets=False)[0]
 
     @cached_property
-    def lanes(self) -> list[gantt.Lane]:
-        """The types with failures, then the busiest, on a line of time."""
-        under_way = {row["job_type"]: (row["first_at"], row["runs"]) for row in self.running}
-        busiest = sorted(self.ran, key=lambda each: (-each.failed, -each.seconds, each.job_type))
-        types = list(dict.fromkeys([*(each.job_type for each in busiest), *under_way]))[: minutes.LANES]
-        busy = minutes.busy(self.ask, self.window, types)
-        return gantt.lanes(self.window, types, busy, under_way, self.now)
+    def under_way(self) -> dict[str, tuple[datetime, int]]:
+        """By type when the longest running run began, and how many run."""
+        return {row["job_type"]: (row["first_at"], row["runs"]) for row in self.running}
 
     @cached_property
-    def numbers(self) -> words.Numbers:
+    def lane_types(self) -> list[str]:
+        """The types that are drawn on a line of time: those with failures, then the busiest."""
+        busiest = sorted(self.ran, key=lambda each: (-each.failed, -each.seconds, each.job_type))
+        return list(dict.fromkeys([*(each.job_type for each in busiest), *self.under_way]))[: minutes.LANES]
+
+    @cached_property
+    def busy(self) -> dict[str, BusyTime]:
+        """When each of ``lane_types`` was busy."""
+        return minutes.busy(self.ask, self.window, self.lane_types)
+
+    @cached_property
+    def numbers(self) -> NightNumbers:
         """What the sentence and the tiles say."""
-        return words.Numbers(
+        return NightNumbers(
             attempts=sum(each.attempts for each in self.ran),
             types=len(self.ran),
             failed=sum(each.failed for each in self.ran),

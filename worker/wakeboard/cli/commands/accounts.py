@@ -13,9 +13,10 @@ import click
 
 from wakeboard.accounts import users
 from wakeboard.cli import reach
-from wakeboard.cli.flags import Noun, Verb, is_json, settings
-from wakeboard.cli.printing import answer, listing, tell
-from wakeboard.cli.refusals import Wrong
+from wakeboard.cli.flags import CommandGroup, LeafCommand, is_json, settings
+from wakeboard.cli.printing import answer, listing
+from wakeboard.cli.refusals import WrongUse
+from wakeboard.cli.terminal import tell
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.database.audit import terminal_actor
@@ -36,7 +37,7 @@ TOKENS = (
 ANSWER_SECONDS = 2.0
 
 
-@click.group(cls=Noun)
+@click.group(cls=CommandGroup)
 def user() -> None:
     """People who sign in: add, list, role, passwd, disable, enable."""
 
@@ -104,7 +105,7 @@ def enable(name: str) -> None:
     answer({"name": name, "changed": changed}, f"User {name} is {'' if changed else 'already '}enabled.")
 
 
-@click.group(cls=Noun)
+@click.group(cls=CommandGroup)
 def token() -> None:
     """API tokens: create, list, revoke."""
 
@@ -151,7 +152,7 @@ def revoke(name: str) -> None:
     answer({"name": name, "changed": changed}, f"Token {name} is {'' if changed else 'already '}revoked.")
 
 
-@click.command(cls=Verb, settings=("database_url", "data_dir", "bind", "certificate"))
+@click.command(cls=LeafCommand, settings=("database_url", "data_dir", "bind", "certificate"))
 def login_link() -> None:
     """Print a fresh login link: single use, 15 minutes, the role admin.
 
@@ -197,8 +198,8 @@ def _password(from_stdin: bool) -> str:
     if from_stdin:
         return sys.stdin.buffer.readline(4096).decode("utf-8", "replace").rstrip("\r\n")
     if not sys.stdin.isatty():
-        raise Wrong("There is no terminal to ask for the password; use --password-stdin.")
+        raise WrongUse("There is no terminal to ask for the password; use --password-stdin.")
     password = getpass.getpass("Password: ")
     if getpass.getpass("The same again: ") != password:
-        raise Wrong("The two passwords differ; nothing was changed.")
+        raise WrongUse("The two passwords differ; nothing was changed.")
     return password

@@ -8,7 +8,7 @@ import click
 
 from wakeboard.alerts import test_message
 from wakeboard.cli import reach
-from wakeboard.cli.flags import Noun, reason_option, settings
+from wakeboard.cli.flags import CommandGroup, reason_option, settings
 from wakeboard.cli.parameters import read_duration
 from wakeboard.cli.printing import listing, verdicts
 from wakeboard.core.answer import Answer
@@ -24,7 +24,7 @@ FROM wakeboard.alert_rules ORDER BY state, name
 """
 
 
-@click.group(cls=Noun)
+@click.group(cls=CommandGroup)
 def alerts() -> None:
     """Alert rules: list, test, silence, edit, on, off."""
 

@@ -7,15 +7,16 @@ from zoneinfo import ZoneInfo
 import click
 
 from wakeboard.cli import reach
-from wakeboard.cli.flags import Verb, is_json, settings
+from wakeboard.cli.flags import LeafCommand, is_json, settings
 from wakeboard.cli.parameters import id_reader
-from wakeboard.cli.printing import listing, tell
+from wakeboard.cli.printing import listing
+from wakeboard.cli.terminal import tell
 from wakeboard.reporting.filters.values import in_zone, read_pairs
 
 COLUMNS = ("id", "at", "actor", "source", "action", "target_type", "target_id", "result", "reason")
 
 
-@click.command(cls=Verb)
+@click.command(cls=LeafCommand)
 @click.option(
     "--who", multiple=True, metavar="NAME", help="The person, token or terminal user (anna, cli:root)."
 )

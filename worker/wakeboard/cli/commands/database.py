@@ -13,15 +13,18 @@ from pathlib import Path
 import click
 
 from wakeboard.cli import reach
-from wakeboard.cli.flags import Noun, settings
-from wakeboard.cli.printing import answer, tell
-from wakeboard.cli.refusals import Failed, Wrong
+from wakeboard.cli.flags import CommandGroup, settings
+from wakeboard.cli.printing import answer
+from wakeboard.cli.refusals import NotDone, WrongUse
+from wakeboard.cli.terminal import tell
 from wakeboard.config.settings import Settings
 from wakeboard.database import db as databases
+from wakeboard.database import embedded
 from wakeboard.database.audit import terminal_actor
-from wakeboard.database.embedded.server import Teller
+from wakeboard.database.embedded.identity import make_folders
+from wakeboard.database.embedded.server import WaitNotice
 from wakeboard.maintenance.backups.dump import BackupError, contents, dump, load
-from wakeboard.maintenance.backups.new_life import Before, begin_new_life, look
+from wakeboard.maintenance.backups.new_life import BeforeRestore, begin_new_life, look
 
 FORGOTTEN = (
     "What was done since the backup is forgotten, effects included: runs that ended since then may run "
@@ -31,7 +34,7 @@ BACKED_UP = "UPDATE wakeboard.installation SET backed_up_at = %s"
 NOTHING_ELSE = "Payloads, results, schedules, people and tokens stay as they are."
 
 
-@click.group(cls=Noun)
+@click.group(cls=CommandGroup)
 def db() -> None:
     """The database: upgrade, check, url, shell, backup, restore, fence, stop."""
 
@@ -81,14 +84,12 @@ def shell(arguments: tuple[str, ...]) -> None:
     found = reach.database_url(chosen)
     program = shutil.which("psql") if chosen.database_url else _own_psql()
     if program is None:
-        raise Failed("There is no psql here; install PostgreSQL's client, or use the URL: wakeboard db url")
+        raise NotDone("There is no psql here; install PostgreSQL's client, or use the URL: wakeboard db url")
     # The URL may carry a password, which every user of the machine could read among the arguments.
     os.execve(program, [program, *arguments], os.environ | _as_variables(found))
 
 
 def _own_psql() -> str:
-    from wakeboard.database import embedded
-
     return str(embedded.binary("psql", settings().data_dir))
 
 
@@ -109,11 +110,11 @@ def _as_variables(url: str) -> dict[str, str]:
 @db.command()
 def stop() -> int:
     """Stop the embedded server, unless somebody uses it."""
-    from wakeboard.database import embedded
-
     chosen = settings()
     if chosen.database_url is not None:
-        raise Wrong("A database URL is set, so there is no embedded server to stop. Stop that server itself.")
+        raise WrongUse(
+            "A database URL is set, so there is no embedded server to stop. Stop that server itself."
+        )
     said = embedded.stop(chosen.data_dir)
     stopped = not embedded.is_running(chosen.data_dir)
     answer({"stopped": stopped, "message": said}, said)
@@ -125,13 +126,11 @@ def stop() -> int:
 @click.option("--force", is_flag=True, help="Overwrite FILE when it exists.")
 def backup(file: Path | None, force: bool) -> None:
     """Write the embedded database into FILE, while all goes on; without FILE into DATA_DIR/backups."""
-    from wakeboard.database import embedded
-
     chosen = settings()
     _require_embedded(chosen, 'pg_dump --format=custom --file=FILE "$WAKEBOARD_DATABASE_URL"')
     if not embedded.has_cluster(chosen.data_dir):
         # A fresh, empty one would be made and backed up, and the right one never.
-        raise Failed(
+        raise NotDone(
             f"There is no database in {chosen.data_dir}: set WAKEBOARD_DATA_DIR to the folder that up uses."
         )
     url = reach.database_url(chosen)
@@ -140,9 +139,9 @@ def backup(file: Path | None, force: bool) -> None:
         row = connection.execute("SELECT clock_timestamp()").fetchone()
     programs = [embedded.binary(name, chosen.data_dir) for name in ("pg_dump", "pg_restore")]
     try:
-        size = dump(programs[0], programs[1], url, target, force=force, progress=Teller(tell))
+        size = dump(programs[0], programs[1], url, target, force=force, progress=WaitNotice(tell))
     except BackupError as failed:
-        raise Failed(str(failed)) from failed
+        raise NotDone(str(failed)) from failed
     assert row is not None
     with databases.connect(url, name="wakeboard backup") as connection:
         connection.execute(BACKED_UP, (row[0],))
@@ -155,8 +154,6 @@ def backup(file: Path | None, force: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask; what was done since the backup is forgotten.")
 def restore(file: Path, yes: bool) -> None:
     """Put the backup FILE in the place of the embedded database; the one before is kept aside."""
-    from wakeboard.database import embedded
-
     chosen = settings()
     _require_embedded(chosen, 'pg_restore --dbname="$WAKEBOARD_DATABASE_URL" FILE, into an empty database')
     _require_unused(chosen.data_dir)
@@ -171,7 +168,7 @@ def restore(file: Path, yes: bool) -> None:
             running = _rebuild(workshop, program, file.absolute())
             aside = embedded.exchange(chosen.data_dir, workshop)
     except BackupError as failed:
-        raise Failed(str(failed)) from failed
+        raise NotDone(str(failed)) from failed
     _prove(chosen.data_dir, aside, was_running)
     _say_done(file, aside, running)
 
@@ -188,16 +185,14 @@ def _say_done(file: Path, aside: Path | None, running: int) -> None:
 
 
 def _require_embedded(chosen: Settings, instead: str) -> None:
-    """Raise Wrong unless the database is the embedded one (``up`` hands its URL to what it starts)."""
-    from wakeboard.database import embedded
-
+    """Raise WrongUse unless the database is the embedded one (``up`` hands its URL to what it starts)."""
     if chosen.database_url is None:
         return
     own = None
     with suppress(embedded.EmbeddedError):
         own = embedded.url(chosen.data_dir)
     if chosen.database_url != own:
-        raise Wrong(
+        raise WrongUse(
             "A database URL is set, and this command is for the embedded database. Use that server's own: "
             f"{instead}"
         )
@@ -210,14 +205,12 @@ def _own_file(chosen: Settings) -> Path:
 
 
 def _require_unused(data_dir: Path) -> None:
-    """Raise Failed, naming who is connected, while anybody is."""
-    from wakeboard.database import embedded
-
+    """Raise NotDone, naming who is connected, while anybody is."""
     connected = embedded.sessions(data_dir)
     if not connected:
         return
     names = sorted({name for name, _ in connected})
-    raise Failed(
+    raise NotDone(
         f"The database is in use by {len(connected)} sessions ({', '.join(names)}). Stop wakeboard up, every "
         "worker and dashboard, then restore."
     )
@@ -226,9 +219,6 @@ def _require_unused(data_dir: Path) -> None:
 @contextmanager
 def _workshop(data_dir: Path) -> Iterator[Path]:
     """Give a data folder of its own beside the cluster, on the same disk, gone afterwards."""
-    from wakeboard.database import embedded
-    from wakeboard.database.embedded.identity import make_folders
-
     make_folders(data_dir)
     made = Path(tempfile.mkdtemp(prefix="restore-", dir=data_dir))
     made.chmod(data_dir.stat().st_mode & 0o777)
@@ -241,9 +231,7 @@ def _workshop(data_dir: Path) -> Iterator[Path]:
 
 def _rebuild(workshop: Path, program: Path, file: Path) -> int:
     """Make the restored cluster in ``workshop`` and stop it; return how many runs were running."""
-    from wakeboard.database import embedded
-
-    teller = Teller(tell)
+    teller = WaitNotice(tell)
     server = embedded.start(workshop, progress=teller)
     load(program, server.url, file, progress=teller)
     databases.migrate(server.url)
@@ -256,15 +244,13 @@ def _rebuild(workshop: Path, program: Path, file: Path) -> int:
 
 def _prove(data_dir: Path, aside: Path | None, was_running: bool) -> None:
     """Start the server on the restored cluster; when it does not answer, bring the old one back."""
-    from wakeboard.database import embedded
-
     try:
-        server = embedded.start(data_dir, progress=Teller(tell))
+        server = embedded.start(data_dir, progress=WaitNotice(tell))
         with databases.connect(server.url, name="wakeboard restore") as connection:
             databases.current_revision(connection)
     except (embedded.EmbeddedError, databases.DatabaseError) as failed:
         kept = embedded.put_back(data_dir, aside)
-        raise Failed(
+        raise NotDone(
             f"The restored database did not start: {failed} The one before is back; the other is in {kept}."
         ) from failed
     if not was_running:
@@ -281,13 +267,13 @@ def fence(yes: bool, force: bool) -> None:
         _require_tables(connection)
         before = look(connection)
         if before.connected and not force:
-            raise Failed(
+            raise NotDone(
                 f"Programs of Wakeboard are connected ({', '.join(before.connected)}). Stop every worker and "
                 "dashboard, then fence; --force if one cannot be stopped."
             )
         tell(_plan(before))
         if not yes and not click.confirm("Fence?", err=True):
-            raise Failed("Nothing was done.")
+            raise NotDone("Nothing was done.")
         done = begin_new_life(connection, terminal_actor(), "database.fence", before.database)
     found = {
         "database": before.database, "fenced": before.unended, "running": done, "workers": before.workers,
@@ -300,10 +286,10 @@ def fence(yes: bool, force: bool) -> None:
 def _require_tables(connection: reach.Connection) -> None:
     found, wanted = databases.current_revision(connection), databases.head_revision()
     if (mend := databases.way_to_head(found)) is not None:
-        raise Failed(f"The schema is at revision {found or 'none'}; this version needs {wanted}. {mend}")
+        raise NotDone(f"The schema is at revision {found or 'none'}; this version needs {wanted}. {mend}")
 
 
-def _plan(before: Before) -> str:
+def _plan(before: BeforeRestore) -> str:
     return "\n".join(
         (
             f"In the database {before.database} this will",

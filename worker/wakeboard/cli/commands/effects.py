@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from wakeboard.cli import reach
-from wakeboard.cli.flags import Noun, reason_option
+from wakeboard.cli.flags import CommandGroup, reason_option
 from wakeboard.cli.parameters import id_reader, read_run_id
 from wakeboard.cli.printing import listing, verdicts
 from wakeboard.database.audit import terminal_actor
@@ -25,7 +25,7 @@ ORDER BY e.created_at DESC, e.id DESC LIMIT 1000
 HAPPENED = {"done": True, "not-made": False}
 
 
-@click.group(cls=Noun)
+@click.group(cls=CommandGroup)
 def effects() -> None:
     """Unconfirmed effects of once(): list, settle."""
 

@@ -13,9 +13,10 @@ import click
 
 from wakeboard.cli import reach
 from wakeboard.cli.commands.accounts import os_user
-from wakeboard.cli.flags import Verb, is_json
-from wakeboard.cli.printing import answer, say
-from wakeboard.cli.refusals import Wrong
+from wakeboard.cli.flags import LeafCommand, is_json
+from wakeboard.cli.printing import answer
+from wakeboard.cli.refusals import WrongUse
+from wakeboard.cli.terminal import say
 from wakeboard.core.builtin_payloads import (
     COMMAND_TYPE,
     LARGEST_EXIT_CODE,
@@ -29,7 +30,7 @@ from wakeboard.database.read import read_all
 from wakeboard.queue import definitions
 from wakeboard.queue.definitions import DefinitionError
 from wakeboard.reporting import worker_states
-from wakeboard.schedules.crontab import LARGEST_FILE, Line, parse_crontab, read_crontab
+from wakeboard.schedules.crontab import LARGEST_FILE, CrontabLine, parse_crontab, read_crontab
 
 # What the audit log says of an import. Those of before kept no user, whichever kind of file it was.
 OF_A_PERSON, OF_THE_SYSTEM = "imported from a crontab of one user", "imported from a system crontab"
@@ -81,7 +82,7 @@ def _codes(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -
     return [int(code) for code in codes]
 
 
-@click.command(cls=Verb)
+@click.command(cls=LeafCommand)
 @click.argument("file", metavar="FILE")
 @click.option(
     "--system", is_flag=True, help="As /etc/crontab: the sixth field is the user who runs the command."
@@ -103,7 +104,7 @@ def import_crontab(
         text = _read(file)
         lines = parse_crontab(text, system=system, user=os_user(), timezone=zone)
     except ValueError as wrong:
-        raise Wrong(str(wrong)) from wrong
+        raise WrongUse(str(wrong)) from wrong
     with reach.connection() as connection, connection.transaction(force_rollback=dry_run):
         known = read_all(connection, COMMANDS, KnownCommand)
         how = Import(connection, OF_THE_SYSTEM if system else OF_A_PERSON, ok_codes, known)
@@ -122,12 +123,12 @@ def _read(file: str) -> str:
         with sys.stdin.buffer if file == "-" else Path(file).open("rb") as source:
             data = source.read(LARGEST_FILE + 1)
     except OSError as wrong:
-        raise Wrong(f"The crontab {file} cannot be read: {wrong.strerror}.") from wrong
+        raise WrongUse(f"The crontab {file} cannot be read: {wrong.strerror}.") from wrong
     name = "Standard input" if file == "-" else file
     return read_crontab(data, name)
 
 
-def _take(how: Import, line: Line) -> dict[str, Any]:
+def _take(how: Import, line: CrontabLine) -> dict[str, Any]:
     if line.definition is None:
         unit = {} if line.unit is None else {"unit": line.unit}
         return {"line": line.number, "result": "refused", "name": None, "says": line.reason, **unit}
@@ -154,7 +155,7 @@ def _take(how: Import, line: Line) -> dict[str, Any]:
     }
 
 
-def _there(how: Import, line: Line) -> tuple[str, list[int] | None]:
+def _there(how: Import, line: CrontabLine) -> tuple[str, list[int] | None]:
     """Return the name that a line's definition has already, or will have, and its exit codes there.
 
     One of its user comes first, else one that was imported without a user, which the line gives its own.
@@ -172,7 +173,7 @@ def _there(how: Import, line: Line) -> tuple[str, list[int] | None]:
     return line.definition.name, None
 
 
-def _exits(line: Line, codes: Sequence[int] | None) -> str | None:
+def _exits(line: CrontabLine, codes: Sequence[int] | None) -> str | None:
     """Say of a line that another exit code than 0 is ordinary, and what becomes of it."""
     if line.exits is None:
         return None

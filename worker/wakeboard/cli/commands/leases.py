@@ -5,10 +5,11 @@ from __future__ import annotations
 import click
 
 from wakeboard.cli import reach
-from wakeboard.cli.flags import Verb, is_json, reason_option
+from wakeboard.cli.flags import LeafCommand, is_json, reason_option
 from wakeboard.cli.parameters import read_run_id
-from wakeboard.cli.printing import listing, say, verdicts
+from wakeboard.cli.printing import listing, verdicts
 from wakeboard.cli.reach import Row
+from wakeboard.cli.terminal import say
 from wakeboard.core import leases as lease_sql
 from wakeboard.core.leases import STATES, takeover
 from wakeboard.database.audit import terminal_actor
@@ -43,7 +44,7 @@ def _explained() -> str:
     return f"List running runs and how their leases stand. {words[0].upper()}{words[1:]}."
 
 
-@click.command(cls=Verb, help=_explained(), short_help="List running runs and how their leases stand.")
+@click.command(cls=LeafCommand, help=_explained(), short_help="List running runs and how their leases stand.")
 @click.option("--refused", is_flag=True, help="The late answers of stale workers that were refused in 24 h.")
 def leases(refused: bool) -> None:
     """List running runs, those in danger first, or late answers that were refused."""
@@ -68,7 +69,7 @@ def _conclude(found: list[Row], late: int) -> None:
         say(f"Late answers refused in 24 h: {late} (wakeboard leases --refused).")
 
 
-@click.command(cls=Verb)
+@click.command(cls=LeafCommand)
 @click.argument("ids", type=read_run_id, nargs=-1, required=True)
 @reason_option
 def release(ids: tuple[int, ...], reason: str | None) -> int:

@@ -9,13 +9,14 @@ from zoneinfo import ZoneInfo
 import click
 
 from wakeboard.bulk import control, rules
-from wakeboard.bulk.start import Wanted, start, unconfirmed
+from wakeboard.bulk.start import ConfirmedOperation, start, unconfirmed
 from wakeboard.cli import reach
 from wakeboard.cli.commands.runs import read_filters
-from wakeboard.cli.flags import Noun, is_json, reason_option, settings
+from wakeboard.cli.flags import CommandGroup, is_json, reason_option, settings
 from wakeboard.cli.parameters import id_reader
-from wakeboard.cli.printing import answer, cell, listing, say, tell, verdicts
-from wakeboard.cli.refusals import Wrong
+from wakeboard.cli.printing import answer, cell, listing, verdicts
+from wakeboard.cli.refusals import WrongUse
+from wakeboard.cli.terminal import say, tell
 from wakeboard.database.audit import terminal_actor
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ FROM wakeboard.operations
 """
 
 
-@click.group(cls=Noun)
+@click.group(cls=CommandGroup)
 def operations() -> None:
     """One move on many runs: start, list, show, pause, resume, abort."""
 
@@ -70,7 +71,7 @@ def show(operation_id: int) -> None:
     with reach.connection() as connection:
         found = reach.one(connection, f"{OPERATIONS} WHERE id = %(id)s", {"id": operation_id})
     if found is None:
-        raise Wrong(control.missing(operation_id).message)
+        raise WrongUse(control.missing(operation_id).message)
     _print(found)
 
 
@@ -118,10 +119,10 @@ def start_(
 
     if len(lines) > 1 and not all(line.strip() for line in lines):
         # Such as an unset variable of a shell, which was to narrow the others.
-        raise Wrong("One FILTER is empty: give it a value, or leave it out. Nothing was changed.")
+        raise WrongUse("One FILTER is empty: give it a value, or leave it out. Nothing was changed.")
     wanted = read_filters(lines, ())
     if not wanted:
-        raise Wrong("Say which runs: a filter such as 'status:dead type:mail since:24h'.")
+        raise WrongUse("Say which runs: a filter such as 'status:dead type:mail since:24h'.")
     with reach.connection() as connection:
         now = reach.database_now(connection)
         found = matching.preview(connection, verb, wanted, now, also)
@@ -132,9 +133,9 @@ def start_(
             tell("No run that matches can be moved by this verb now.")
             return 1
         if wrong := unconfirmed(found.moves, confirm):
-            raise Wrong(f"{wrong} Say --confirm {found.moves}.")
+            raise WrongUse(f"{wrong} Say --confirm {found.moves}.")
         query = urlencode(wanted.texts, quote_via=quote, safe=":,")
-        asked = Wanted(verb, query, now, found.moves, also, per_minute, stop_above, canary)
+        asked = ConfirmedOperation(verb, query, now, found.moves, also, per_minute, stop_above, canary)
         return verdicts([start(connection, asked, found.matched.ids, terminal_actor(), reason)])
 
 

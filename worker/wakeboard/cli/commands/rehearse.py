@@ -8,13 +8,13 @@ from dataclasses import asdict
 
 import click
 
-from wakeboard.cli.flags import Verb, is_json
-from wakeboard.cli.printing import say, tell
-from wakeboard.cli.refusals import Failed
-from wakeboard.demo.rehearsal.findings import Finding, Report
+from wakeboard.cli.flags import LeafCommand, is_json
+from wakeboard.cli.refusals import NotDone
+from wakeboard.cli.terminal import say, tell
+from wakeboard.demo.rehearsal.findings import RehearsalFinding, RehearsalReport
 
 
-@click.command(cls=Verb, settings=())
+@click.command(cls=LeafCommand, settings=())
 @click.option(
     "--without-effects", is_flag=True, help="Do not use the effects ledger: the rehearsal must fail then."
 )
@@ -24,12 +24,13 @@ def rehearse(without_effects: bool) -> int:
     Takes up to a minute on a database of its own, never on the one that --database-url names. Prints what was
     expected and what was measured; exit code 1 when a line is not so.
     """
+    # The rehearsal brings the demo along, which the help page does not need.
     from wakeboard.demo import rehearsal
 
     try:
         report = rehearsal.rehearse(tell, with_effects=not without_effects)
     except rehearsal.RehearsalError as stuck:
-        raise Failed(str(stuck)) from stuck
+        raise NotDone(str(stuck)) from stuck
     if is_json():
         click.echo(json.dumps(_body(report)))
     else:
@@ -37,7 +38,7 @@ def rehearse(without_effects: bool) -> int:
     return 0 if report.is_so else 1
 
 
-def _body(report: Report) -> dict[str, object]:
+def _body(report: RehearsalReport) -> dict[str, object]:
     lines = [asdict(each) | {"ok": each.is_so} for each in report.findings]
     for line in lines:
         del line["is_so"]
@@ -49,8 +50,8 @@ def _body(report: Report) -> dict[str, object]:
     }
 
 
-def _print(report: Report) -> None:
-    head = Finding("", "EXPECTED", "MEASURED", True)
+def _print(report: RehearsalReport) -> None:
+    head = RehearsalFinding("", "EXPECTED", "MEASURED", True)
     lines = [head, *report.findings]
     widths = [max(len(text) for text in texts) for texts in zip(*map(_texts, lines), strict=True)]
     for line in lines:
@@ -61,11 +62,11 @@ def _print(report: Report) -> None:
     say(f"{how}, after {report.seconds:.0f} s.")
 
 
-def _texts(line: Finding) -> tuple[str, str, str]:
+def _texts(line: RehearsalFinding) -> tuple[str, str, str]:
     return line.what, line.expected, line.measured
 
 
-def _verdict(line: Finding) -> str:
+def _verdict(line: RehearsalFinding) -> str:
     """Return ok or FAIL, coloured where click finds a terminal and nobody asked for none."""
     word, colour = ("ok", "green") if line.is_so else ("FAIL", "red")
     return word if os.environ.get("NO_COLOR") else click.style(word, fg=colour, bold=not line.is_so)

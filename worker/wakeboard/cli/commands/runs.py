@@ -14,10 +14,11 @@ import click
 
 from wakeboard.cli import printing, reach
 from wakeboard.cli.commands.types import require_type
-from wakeboard.cli.flags import Verb, is_json, reason_option, settings
+from wakeboard.cli.flags import LeafCommand, is_json, reason_option, settings
 from wakeboard.cli.parameters import read_duration, read_json_object, read_moment, read_run_id
-from wakeboard.cli.printing import answer, cell, listing, say, tell, verdicts
-from wakeboard.cli.refusals import Wrong
+from wakeboard.cli.printing import answer, cell, listing, verdicts
+from wakeboard.cli.refusals import WrongUse
+from wakeboard.cli.terminal import say, tell
 from wakeboard.core.time.durations import format_duration
 from wakeboard.database.audit import acting, record, terminal_actor
 from wakeboard.queue import operator, selection
@@ -25,7 +26,7 @@ from wakeboard.queue.enqueue import enqueue as enqueue_run
 from wakeboard.reporting.diagnosis.reasons import waiting
 from wakeboard.reporting.filters.line import read_line
 from wakeboard.reporting.filters.runs import FIELDS
-from wakeboard.reporting.filters.values import Asked, in_zone, read_pairs
+from wakeboard.reporting.filters.values import FilterValues, in_zone, read_pairs
 
 COLUMNS = (
     "id",
@@ -84,7 +85,7 @@ WHERE target_type = 'run' AND target_id = %(id)s::text ORDER BY id
 VIEWS = "SELECT name, query FROM wakeboard.saved_views WHERE page = 'runs' ORDER BY name LIMIT 100"
 
 
-@click.command(cls=Verb)
+@click.command(cls=LeafCommand)
 @click.argument("lines", metavar="[FILTER]…", nargs=-1)
 @click.option("--status", multiple=True, help="queued, running, succeeded, failed, dead, cancelled (a,b).")
 @click.option("--type", "type_", multiple=True, help="Job type, one.")
@@ -145,18 +146,18 @@ def runs(
 
 
 def _pairs(payload: tuple[str, ...], options: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:
-    """Return the options as (name, text) of filters, as often as they were given. Raises Wrong."""
+    """Return the options as (name, text) of filters, as often as they were given. Raises WrongUse."""
     parts = [each.partition("=") for each in payload]
     for path, sign, _ in parts:
         if not (path and sign):
-            raise Wrong(f"--payload “{path[:100]}”: write PATH=VALUE, such as --payload customer.id=7.")
+            raise WrongUse(f"--payload “{path[:100]}”: write PATH=VALUE, such as --payload customer.id=7.")
     pairs = [(f"payload.{path}", text) for path, _, text in parts]
     return pairs + [
         (name.rstrip("_").replace("_", "-"), text) for name, given in options.items() for text in given
     ]
 
 
-def read_filters(lines: Iterable[str], pairs: Iterable[tuple[str, str]], view: str = "") -> Asked:
+def read_filters(lines: Iterable[str], pairs: Iterable[tuple[str, str]], view: str = "") -> FilterValues:
     """Return what typed lines and (name, text) pairs together ask for. Raises FilterError.
 
     ``view`` is the query string of a saved view: it says what the others leave open. Times without an offset
@@ -172,23 +173,23 @@ def read_filters(lines: Iterable[str], pairs: Iterable[tuple[str, str]], view: s
 
 
 def _saved_view(connection: reach.Connection, name: str) -> str:
-    """Return the query string of the saved view ``name`` of runs. Raises Wrong."""
+    """Return the query string of the saved view ``name`` of runs. Raises WrongUse."""
     found = reach.rows(connection, VIEWS)
     for view in found:
         if view["name"] == name:
             return str(view["query"])
     names = ", ".join(f"“{view['name']}”" for view in found) or "none yet"
-    raise Wrong(f"There is no saved view {name[:60]!r}; there are: {names}.")
+    raise WrongUse(f"There is no saved view {name[:60]!r}; there are: {names}.")
 
 
-@click.command(cls=Verb)
+@click.command(cls=LeafCommand)
 @click.argument("run_id", metavar="ID", type=read_run_id)
 def run(run_id: int) -> None:
     """Show a run: its state, why it waits, its attempts and who did what to it."""
     with reach.connection() as connection:
         found = reach.one(connection, RUN, {"id": run_id})
         if found is None:
-            raise Wrong(f"There is no run {run_id}; it may have been removed by retention.")
+            raise WrongUse(f"There is no run {run_id}; it may have been removed by retention.")
         why = waiting(connection, run_id)[1]
         found["history"] = reach.rows(connection, ATTEMPTS, {"id": run_id})
         found["audit"] = reach.rows(connection, AUDIT, {"id": run_id})
@@ -235,7 +236,7 @@ def _last_words(history: list[dict[str, Any]]) -> None:
             say(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
-@click.command(cls=Verb)
+@click.command(cls=LeafCommand)
 @click.argument("job_type", metavar="TYPE")
 @click.option("--payload", metavar="JSON", help="A JSON object, @FILE, or - for standard input.")
 @click.option(
@@ -264,7 +265,7 @@ def enqueue(
 ) -> None:
     """Enqueue a run of TYPE and print its id."""
     if delay is not None and run_at is not None:
-        raise Wrong("Give --in or --at, not both.")
+        raise WrongUse("Give --in or --at, not both.")
     value, actor = read_json_object(payload), terminal_actor()
     with reach.connection() as connection, acting(connection):
         if not new_type:
@@ -277,7 +278,7 @@ def enqueue(
     answer({"id": run_id}, str(run_id))
 
 
-@click.command(cls=Verb)
+@click.command(cls=LeafCommand)
 @click.argument("ids", type=read_run_id, nargs=-1, required=True)
 @reason_option
 def retry(ids: tuple[int, ...], reason: str | None) -> int:
@@ -286,7 +287,7 @@ def retry(ids: tuple[int, ...], reason: str | None) -> int:
         return verdicts(selection.each(connection, "run.retry", ids, terminal_actor(), reason))
 
 
-@click.command(cls=Verb)
+@click.command(cls=LeafCommand)
 @click.argument("ids", type=read_run_id, nargs=-1, required=True)
 @reason_option
 def cancel(ids: tuple[int, ...], reason: str | None) -> int:
@@ -295,7 +296,7 @@ def cancel(ids: tuple[int, ...], reason: str | None) -> int:
         return verdicts(selection.each(connection, "run.cancel", ids, terminal_actor(), reason))
 
 
-@click.command(cls=Verb)
+@click.command(cls=LeafCommand)
 @click.argument("run_id", metavar="ID", type=read_run_id)
 @click.option(
     "--payload", metavar="JSON", help="Another payload: a JSON object, @FILE, or - for standard input."

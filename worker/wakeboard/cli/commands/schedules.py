@@ -10,10 +10,11 @@ import click
 
 from wakeboard.cli import reach
 from wakeboard.cli.commands.types import require_type
-from wakeboard.cli.flags import Noun, is_json, reason_option
+from wakeboard.cli.flags import CommandGroup, is_json, reason_option
 from wakeboard.cli.parameters import read_duration, read_json_object, read_moment_or_day
-from wakeboard.cli.printing import answer, listing, say, verdicts
-from wakeboard.cli.refusals import Wrong
+from wakeboard.cli.printing import answer, listing, verdicts
+from wakeboard.cli.refusals import WrongUse
+from wakeboard.cli.terminal import say
 from wakeboard.core.answer import Answer
 from wakeboard.core.builtin_payloads import COMMAND_TYPE, command_type, command_user
 from wakeboard.core.time.cron import Cron, check_timezone
@@ -45,7 +46,7 @@ ONE = "SELECT schedule, timezone, enabled FROM wakeboard.job_definitions WHERE n
 MOST_FIRES = 1000
 
 
-@click.group(cls=Noun)
+@click.group(cls=CommandGroup)
 def schedule() -> None:
     """Schedules: add, list, preview, run, pause, resume, remove."""
 
@@ -91,7 +92,7 @@ def add(
     """Create or change a schedule; says created, changed or unchanged."""
     if user is not None:
         if job_type != COMMAND_TYPE:
-            raise Wrong(f"--user goes with --type {COMMAND_TYPE}: other types run as their worker's user.")
+            raise WrongUse(f"--user goes with --type {COMMAND_TYPE}: other types run as their worker's user.")
         job_type = command_type(user)
     definition = Definition(
         name, job_type, cron, read_json_object(payload), timezone, misfire, round(grace), overlap,
@@ -153,15 +154,15 @@ def preview(name: str, since: datetime | date | None, until: datetime | date | N
         found = reach.one(connection, ONE, {"name": name})
         now = reach.database_now(connection)
     if found is None:
-        raise Wrong(f"There is no schedule '{name}'. See: wakeboard schedule list")
+        raise WrongUse(f"There is no schedule '{name}'. See: wakeboard schedule list")
     try:
         check_timezone(found["timezone"])
     except ValueError as wrong:
-        raise Wrong(f"Schedule {name} cannot fire: {wrong}") from wrong
+        raise WrongUse(f"Schedule {name} cannot fire: {wrong}") from wrong
     start = now if since is None else _moment(since, found["timezone"])
     end = None if until is None else _moment(until, found["timezone"])
     if end is not None and end <= start:
-        raise Wrong("--to is not after --from.")
+        raise WrongUse("--to is not after --from.")
     if found["schedule"] is None:
         about = {"timezone": found["timezone"], "description": None, "enabled": found["enabled"]}
         none = f"Schedule {name} has no time of its own: it runs when asked to."

@@ -10,9 +10,9 @@ import click
 from click.globals import pop_context
 
 from wakeboard.cli import reach
-from wakeboard.cli.flags import MISSPELT_TOLD, Verb, settings, settings_alone, tell_misspelt
+from wakeboard.cli.flags import MISSPELT_TOLD, LeafCommand, settings, settings_alone, tell_misspelt
 from wakeboard.cli.parameters import read_duration
-from wakeboard.cli.refusals import Wrong
+from wakeboard.cli.refusals import WrongUse
 from wakeboard.config import certificates, log, stop_signals, streams, working_directory
 from wakeboard.config.settings import SETTINGS
 from wakeboard.handlers import run_as
@@ -29,7 +29,7 @@ def _types(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -
     return names
 
 
-@click.command(cls=Verb, settings=EVERY_SETTING)
+@click.command(cls=LeafCommand, settings=EVERY_SETTING)
 @click.option("--types", callback=_types, metavar="A,B", help="Run these job types alone.")
 @click.option("--name", metavar="TEXT", help="What the pages call this worker.")
 def worker(types: list[str] | None, name: str | None) -> int:
@@ -37,7 +37,7 @@ def worker(types: list[str] | None, name: str | None) -> int:
     return _supervise(types=types, name=name)
 
 
-@click.command(cls=Verb, settings=EVERY_SETTING)
+@click.command(cls=LeafCommand, settings=EVERY_SETTING)
 @click.option(
     "--for",
     "claim_seconds",
@@ -56,7 +56,7 @@ def tick(claim_seconds: float | None, types: list[str] | None) -> int:
 def require_folder() -> None:
     """Refuse to serve from a folder that was removed: settings and handlers are looked for in it."""
     if working_directory.current() is None:
-        raise Wrong(working_directory.GONE)
+        raise WrongUse(working_directory.GONE)
 
 
 def _leave_command() -> None:
@@ -65,6 +65,7 @@ def _leave_command() -> None:
 
 
 def _supervise(**how: Any) -> int:
+    # Of the runtime only this is loaded before the fork: what the fork server has loaded, every child has.
     from wakeboard.runtime.processes import zygote
 
     require_folder()
@@ -74,6 +75,7 @@ def _supervise(**how: Any) -> int:
     template = zygote.fork(leave=_leave_command)
     log.never_wait()
     tell_misspelt()
+    # Loaded after the fork: children need nothing of it.
     from wakeboard.runtime import supervisor
 
     log.configure(chosen.log_format, level=chosen.log_level, moves=chosen.log_moves)
@@ -82,7 +84,7 @@ def _supervise(**how: Any) -> int:
     return supervisor.run(chosen, url=url, firstborn=template, **how)
 
 
-@click.command(cls=Verb, settings=EVERY_SETTING)
+@click.command(cls=LeafCommand, settings=EVERY_SETTING)
 def web() -> None:
     """Run the dashboard alone."""
     log.never_wait()

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 import click
 
 from wakeboard.cli import reach
-from wakeboard.cli.flags import Noun, reason_option
+from wakeboard.cli.flags import CommandGroup, reason_option
 from wakeboard.cli.parameters import read_end
 from wakeboard.cli.printing import listing, verdicts
-from wakeboard.cli.refusals import Wrong
+from wakeboard.cli.refusals import WrongUse
 from wakeboard.core.leases import IS_HEARD
 from wakeboard.database.audit import terminal_actor
 from wakeboard.queue import pause_all
@@ -50,7 +50,7 @@ CROSS JOIN LATERAL (
 """
 
 
-@click.group(cls=Noun)
+@click.group(cls=CommandGroup)
 def types() -> None:
     """Job types: list, pause, resume, hold, let-go, limit, keep."""
 
@@ -129,7 +129,7 @@ def limit(name: str, most: str, reason: str | None) -> int:
     if most != "none" and not (
         most.isascii() and most.isdigit() and int(most[:9]) <= 1_000_000 and len(most) < 9
     ):
-        raise Wrong(f"The limit is {most[:60]!r}; allowed: 0 to 1000000, or none.")
+        raise WrongUse(f"The limit is {most[:60]!r}; allowed: 0 to 1000000, or none.")
     with reach.connection() as connection:
         value = None if most == "none" else int(most)
         return verdicts([moves.limit(connection, name, value, terminal_actor(), reason)])
@@ -147,7 +147,7 @@ DAYS = click.IntRange(1, moves.MOST_DAYS)
 def keep(name: str, succeeded: int | None, dead: int | None, is_default: bool, reason: str | None) -> int:
     """Keep ended runs of a type for days of its own; what is not given stays as it is."""
     if succeeded is None and dead is None and not is_default:
-        raise Wrong("Say for how long: --succeeded DAYS, --dead DAYS, or --default for the settings' own.")
+        raise WrongUse("Say for how long: --succeeded DAYS, --dead DAYS, or --default for the settings' own.")
     rest: moves.Same | None = None if is_default else "same"
     with reach.connection() as connection:
         answer = moves.keep(
@@ -162,15 +162,15 @@ def keep(name: str, succeeded: int | None, dead: int | None, is_default: bool, r
 
 
 def require_type(connection: reach.Connection, name: str) -> None:
-    """Raise Wrong, naming what is near, unless a worker has ever registered the type ``name``."""
+    """Raise WrongUse, naming what is near, unless a worker has ever registered the type ``name``."""
     if not name or not name.isprintable():
-        raise Wrong("A job type is text of 1 to 200 characters without control characters.")
+        raise WrongUse("A job type is text of 1 to 200 characters without control characters.")
     known = [
         str(row["name"]) for row in reach.rows(connection, "SELECT name FROM wakeboard.job_types ORDER BY 1")
     ]
     if name in known:
         return
     hint = near(name, known) if known else " No worker has registered any yet."
-    raise Wrong(
+    raise WrongUse(
         f"There is no job type '{name}'.{hint} See: wakeboard types list. To enqueue it anyway: --new-type"
     )

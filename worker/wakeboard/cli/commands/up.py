@@ -26,9 +26,10 @@ from wakeboard.accounts.users import create_login_link
 from wakeboard.cli import reach
 from wakeboard.cli.commands import accounts
 from wakeboard.cli.commands.serving import EVERY_SETTING, require_folder
-from wakeboard.cli.flags import Verb, settings
-from wakeboard.cli.printing import answer, tell
-from wakeboard.cli.refusals import Failed, Wrong
+from wakeboard.cli.flags import LeafCommand, settings
+from wakeboard.cli.printing import answer
+from wakeboard.cli.refusals import NotDone, WrongUse
+from wakeboard.cli.terminal import tell
 from wakeboard.config import certificates, log, stop_signals
 from wakeboard.config.settings import Settings
 from wakeboard.config.working_directory import place
@@ -46,7 +47,7 @@ LONGEST_WAIT_SECONDS = 30.0
 SETTLED_SECONDS = 60.0
 
 
-@click.command(cls=Verb, settings=EVERY_SETTING)
+@click.command(cls=LeafCommand, settings=EVERY_SETTING)
 @click.option("--port", type=click.IntRange(0, 65535), help="Listen on this port of 127.0.0.1 [8080].")
 @click.option("--demo", is_flag=True, help="With the example shop: jobs with real effects.")
 def up(port: int | None, demo: bool) -> int:
@@ -64,12 +65,13 @@ def up(port: int | None, demo: bool) -> int:
 
 def _require_mail_server() -> None:
     """Refuse the example shop before anything is started when its mail server is not installed."""
+    # Only --demo needs it.
     from wakeboard.demo.mail_server import MailServerMissing, require_mail_server
 
     try:
         require_mail_server()
     except MailServerMissing as missing:
-        raise Failed(str(missing)) from None
+        raise NotDone(str(missing)) from None
 
 
 class StopRequests:
@@ -86,7 +88,7 @@ class StopRequests:
         """Handle a signal."""
         self.times += 1
         if not self.is_patient:
-            raise stop_signals.Stopped
+            raise stop_signals.StopInterrupt
 
 
 def run(chosen: Settings, demo: bool) -> int:
@@ -121,7 +123,7 @@ def run(chosen: Settings, demo: bool) -> int:
 
 
 def free_address(bind: str) -> str:
-    """Return HOST:PORT with the port that will be used (0: any). Raises Wrong when it is taken."""
+    """Return HOST:PORT with the port that will be used (0: any). Raises WrongUse when it is taken."""
     host, _, port = bind.rpartition(":")
     host = host.strip("[]")
     try:
@@ -133,10 +135,10 @@ def free_address(bind: str) -> str:
             port = str(probe.getsockname()[1])
     except OSError as wrong:
         if isinstance(wrong, socket.gaierror):
-            raise Wrong(
+            raise WrongUse(
                 f"There is no address '{host}' to listen on; allowed: 127.0.0.1 or one of ours."
             ) from wrong
-        raise Wrong(
+        raise WrongUse(
             f"Cannot listen on {bind}: {wrong.strerror}. Stop what listens there, or choose another port: "
             f"wakeboard up --port {min(65535, int(port) + 1)}"
         ) from wrong
@@ -150,6 +152,7 @@ def _database(chosen: Settings, requests: StopRequests) -> Iterator[str]:
         _migrate(chosen.database_url)
         yield chosen.database_url
         return
+    # Loading it takes longer than the rest of this command; with a URL it is not needed.
     from wakeboard.database import embedded
 
     was_running = embedded.is_running(chosen.data_dir)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import click
 
 from wakeboard.cli import reach
-from wakeboard.cli.flags import Noun, reason_option
+from wakeboard.cli.flags import CommandGroup, reason_option
 from wakeboard.cli.printing import listing, verdicts
 from wakeboard.core.answer import Answer
 from wakeboard.database.audit import Actor, terminal_actor
@@ -29,7 +29,7 @@ ORDER BY 1, w.id LIMIT 1000
 Move = Callable[[reach.Connection, str, Actor, str | None], Answer]
 
 
-@click.group(cls=Noun)
+@click.group(cls=CommandGroup)
 def workers() -> None:
     """Workers: list, drain, undrain, stop."""
 

@@ -93,7 +93,7 @@ class ErrorGroup:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TraceLine:
     """One line of a trace; ``is_own``: a frame, or its source, of the author's own code."""
 
     text: str
@@ -160,7 +160,7 @@ def is_own(path: str) -> bool:
     return not (_FOREIGN.search(path) or path.startswith(_PRODUCT))
 
 
-def lines_of(traceback: str) -> Iterator[Line]:
+def lines_of(traceback: str) -> Iterator[TraceLine]:
     """Yield the lines of a trace, the author's own frames marked together with the source below them."""
     own = False
     for line in traceback.splitlines():
@@ -168,12 +168,12 @@ def lines_of(traceback: str) -> Iterator[Line]:
             own = is_own(found[1])
         elif not line.startswith("    "):
             own = False
-        yield Line(line, own)
+        yield TraceLine(line, own)
 
 
 __all__ = [
     "ErrorGroup",
-    "Line",
+    "TraceLine",
     "group_of",
     "is_own",
     "lines_of",

@@ -51,7 +51,7 @@ def create_pages(slots: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedRun:
     """A run that a child has started and not ended. `started_ns` on the clock of `boottime_ns`."""
 
     run_id: int
@@ -85,11 +85,11 @@ class SlotPage:
         """Child: its answer is in the journal; nothing runs. Supervisor: the same for a child that died."""
         self._words[_STARTED] = 0
 
-    def started(self) -> Started | None:
+    def started(self) -> StartedRun | None:
         """What runs now, or None. A start that changes while it is read counts as not there yet."""
         words = self._words
         started_ns = words[_STARTED]
-        found = Started(words[_RUN_ID], words[_EPOCH], started_ns)
+        found = StartedRun(words[_RUN_ID], words[_EPOCH], started_ns)
         return found if started_ns and words[_STARTED] == started_ns else None
 
     def deadline_ns(self) -> int:

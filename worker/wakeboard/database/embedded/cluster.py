@@ -16,7 +16,7 @@ from wakeboard.core.text.sanitize import last_line
 from wakeboard.database.embedded import binaries
 from wakeboard.database.embedded.errors import EmbeddedError
 from wakeboard.database.embedded.identity import private_folder
-from wakeboard.database.embedded.places import SUPERUSER, Places
+from wakeboard.database.embedded.places import SUPERUSER, ClusterPaths
 
 LOG_DAYS = 5
 
@@ -39,7 +39,7 @@ SETTINGS = {
 HBA = "local all all peer map=wakeboard\nlocal replication all peer map=wakeboard\n"
 
 
-def make(places: Places, bin_folder: Path, settings: Mapping[str, str]) -> bool:
+def make(places: ClusterPaths, bin_folder: Path, settings: Mapping[str, str]) -> bool:
     """Create the cluster unless it exists; return whether it was created here.
 
     It is made beside its place and renamed, so an interrupted initdb leaves nothing half made.
@@ -59,7 +59,7 @@ def make(places: Places, bin_folder: Path, settings: Mapping[str, str]) -> bool:
     return True
 
 
-def tidy(places: Places) -> None:
+def tidy(places: ClusterPaths) -> None:
     """Remove what a dead server left: its process id file, its sockets, week-old logs.
 
     Only for the holder of server.lock: PostgreSQL itself trusts a stale process id that some other process
@@ -76,7 +76,7 @@ def tidy(places: Places) -> None:
                 log.unlink()
 
 
-def guard(places: Places) -> None:
+def guard(places: ClusterPaths) -> None:
     """Write who may connect: the OS user that owns the cluster, and root, by the socket alone."""
     private_folder(places.socket_folder, places.owner)
     # Root can become the owner anyway; with a line of its own it need not.
@@ -85,7 +85,7 @@ def guard(places: Places) -> None:
     _write(places.ident_file, "".join(f'wakeboard "{name}" all\n' for name in sorted(names)), places)
 
 
-def arguments(places: Places, settings: Mapping[str, str]) -> list[str]:
+def arguments(places: ClusterPaths, settings: Mapping[str, str]) -> list[str]:
     """Return the arguments of ``postgres``: ``settings``, then what must hold whatever they say."""
     socket_folder = str(places.socket_folder).replace('"', '""')
     fixed = {
@@ -103,7 +103,7 @@ def arguments(places: Places, settings: Mapping[str, str]) -> list[str]:
     return words
 
 
-def last_complaint(places: Places) -> str:
+def last_complaint(places: ClusterPaths) -> str:
     """Return the newest fatal line of the server's logs, or the last line of its start, or ''."""
     logs = sorted(places.log_folder.glob("postgres-*"), key=lambda log: log.lstat().st_mtime)
     lines = []
@@ -114,7 +114,7 @@ def last_complaint(places: Places) -> str:
     return (fatal or lines or [""])[-1].strip()
 
 
-def _exists(places: Places) -> bool:
+def _exists(places: ClusterPaths) -> bool:
     try:
         found = (places.cluster / "PG_VERSION").read_text().strip()
     except FileNotFoundError:
@@ -143,7 +143,7 @@ def _initdb(bin_folder: Path, fresh: Path, settings: Mapping[str, str]) -> list[
     return command
 
 
-def _write(path: Path, text: str, places: Places) -> None:
+def _write(path: Path, text: str, places: ClusterPaths) -> None:
     with suppress(OSError):
         if path.read_text() == text:
             return

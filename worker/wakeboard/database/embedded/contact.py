@@ -14,7 +14,7 @@ import psutil
 import psycopg
 from psycopg import sql
 
-from wakeboard.database.embedded.places import DATABASE, ROLE, SUPERUSER, Places
+from wakeboard.database.embedded.places import DATABASE, ROLE, SUPERUSER, ClusterPaths
 
 CONNECT_SECONDS = 5
 POSTMASTER = "SELECT split_part(pg_read_file('postmaster.pid'), E'\\n', 1)::int"
@@ -28,30 +28,30 @@ SESSIONS = """SELECT coalesce(nullif(application_name, ''), 'a program without a
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServerAnswer:
     """What a server says to a connection attempt; ``complaint`` is libpq's message when it is not ready."""
 
     ready: bool
     complaint: str = ""
 
 
-def ask(places: Places) -> Answer:
+def ask(places: ClusterPaths) -> ServerAnswer:
     """Connect and disconnect; return whether the server accepts connections, and if not, why."""
     try:
         _connect(places).close()
     except psycopg.OperationalError as refused:
-        return Answer(False, " ".join(str(refused).split()))
-    return Answer(True)
+        return ServerAnswer(False, " ".join(str(refused).split()))
+    return ServerAnswer(True)
 
 
-def _connect(places: Places) -> psycopg.Connection[tuple[Any, ...]]:
+def _connect(places: ClusterPaths) -> psycopg.Connection[tuple[Any, ...]]:
     there = places.url(user=SUPERUSER, database="postgres")
     return psycopg.connect(
         there, autocommit=True, connect_timeout=CONNECT_SECONDS, application_name="wakeboard embedded"
     )
 
 
-def furnish(places: Places) -> int:
+def furnish(places: ClusterPaths) -> int:
     """Create role and database where missing; return the postmaster's process id. Raises psycopg.Error."""
     with _connect(places) as admin:
         if not admin.execute("SELECT 1 FROM pg_roles WHERE rolname = %s", [ROLE]).fetchone():
@@ -67,7 +67,7 @@ def furnish(places: Places) -> int:
     return int(row[0])
 
 
-def postmaster(places: Places) -> int | None:
+def postmaster(places: ClusterPaths) -> int | None:
     """Return the process id of this server, or None when no process here can be shown to be it."""
     pid = None
     with suppress(psycopg.Error), _connect(places) as admin:
@@ -78,7 +78,7 @@ def postmaster(places: Places) -> int | None:
     return pid if is_postmaster(pid, places) else None
 
 
-def written_pid(places: Places) -> int | None:
+def written_pid(places: ClusterPaths) -> int | None:
     """Return the process id in postmaster.pid, which may be stale, or None when there is none to read."""
     try:
         return int(places.postmaster_file.read_text().split("\n", 1)[0])
@@ -86,7 +86,7 @@ def written_pid(places: Places) -> int | None:
         return None
 
 
-def is_postmaster(pid: int | None, places: Places) -> bool:
+def is_postmaster(pid: int | None, places: ClusterPaths) -> bool:
     """Tell whether the process ``pid`` lives and is a postmaster of this cluster."""
     if pid is None or pid <= 0:
         return False
@@ -97,7 +97,7 @@ def is_postmaster(pid: int | None, places: Places) -> bool:
     return bool(words) and Path(words[0]).name == "postgres" and str(places.cluster) in words
 
 
-def sessions(places: Places) -> list[tuple[str, int]]:
+def sessions(places: ClusterPaths) -> list[tuple[str, int]]:
     """Return (application, server process) of each client session but ours, oldest first.
 
     Raises psycopg.Error when the server does not answer.
@@ -106,7 +106,7 @@ def sessions(places: Places) -> list[tuple[str, int]]:
         return [(str(row[0]), int(row[1])) for row in admin.execute(SESSIONS).fetchall()]
 
 
-def other_sessions(places: Places) -> int:
+def other_sessions(places: ClusterPaths) -> int:
     """Return how many client sessions are connected beside the one that asks. Raises psycopg.Error."""
     with _connect(places) as admin:
         row = admin.execute(OTHERS).fetchone()

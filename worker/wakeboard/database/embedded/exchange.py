@@ -17,10 +17,10 @@ import psycopg
 from wakeboard.database.embedded import contact, locks
 from wakeboard.database.embedded.errors import EmbeddedError
 from wakeboard.database.embedded.identity import holder
-from wakeboard.database.embedded.places import Places
+from wakeboard.database.embedded.places import ClusterPaths
 from wakeboard.database.embedded.server import (
     STOP_SECONDS,
-    Teller,
+    WaitNotice,
     end,
     existing,
     find,
@@ -53,7 +53,7 @@ def exchange(data_dir: Path, fresh_dir: Path) -> Path | None:
     EmbeddedError while anybody uses either; then nothing was moved.
     """
     places, fresh = prepare(data_dir), find(fresh_dir)
-    with locks.starting(places, time.monotonic() + STOP_SECONDS, Teller(None)):
+    with locks.starting(places, time.monotonic() + STOP_SECONDS, WaitNotice(None)):
         _require_stopped(places)
         if locks.server_lives(fresh):
             raise EmbeddedError(f"The database in {fresh_dir} still runs: stop it first.")
@@ -70,7 +70,7 @@ def exchange(data_dir: Path, fresh_dir: Path) -> Path | None:
 def put_back(data_dir: Path, aside: Path | None) -> Path:
     """Bring the cluster ``aside`` back, as ``exchange`` kept it; return where the other one is kept now."""
     places = find(data_dir)
-    with locks.starting(places, time.monotonic() + STOP_SECONDS, Teller(None)):
+    with locks.starting(places, time.monotonic() + STOP_SECONDS, WaitNotice(None)):
         _require_stopped(places)
         failed = _aside(places, "failed")
         places.cluster.rename(failed)
@@ -80,7 +80,7 @@ def put_back(data_dir: Path, aside: Path | None) -> Path:
     return failed
 
 
-def _require_stopped(places: Places) -> None:
+def _require_stopped(places: ClusterPaths) -> None:
     """Stop the server unless somebody uses it, for the holder of start.lock."""
     locks.unmark_use(places)
     pid = contact.postmaster(places)
@@ -95,11 +95,11 @@ def _require_stopped(places: Places) -> None:
         )
 
 
-def _aside(places: Places, word: str) -> Path:
+def _aside(places: ClusterPaths, word: str) -> Path:
     return places.home / f"data.{word}-{datetime.now(UTC):%Y%m%dT%H%M%S}-{os.getpid()}"
 
 
-def _keep_own_files(places: Places, fresh: Places) -> None:
+def _keep_own_files(places: ClusterPaths, fresh: ClusterPaths) -> None:
     for name in OWN_FILES:
         old, new = places.cluster / name, fresh.cluster / name
         with suppress(FileNotFoundError):

@@ -23,7 +23,7 @@ CHECK_EACH = 'for folder; do test -x "$folder" || { printf %s "$folder"; exit 1;
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ClusterOwner:
     """The OS user that owns the cluster and runs its server."""
 
     name: str
@@ -64,7 +64,7 @@ class Identity:
         return options
 
 
-def of_uid(uid: int) -> Identity:
+def of_uid(uid: int) -> ClusterOwner:
     """Return the OS user with this id; raises EmbeddedError when it has no name, which PostgreSQL needs."""
     try:
         entry = pwd.getpwuid(uid)
@@ -73,7 +73,7 @@ def of_uid(uid: int) -> Identity:
             f"The OS user with id {uid} has no name, and PostgreSQL needs one: add it to /etc/passwd, "
             "or set WAKEBOARD_DATABASE_URL to a PostgreSQL server of your own."
         ) from None
-    return Identity(entry.pw_name, entry.pw_uid, entry.pw_gid)
+    return ClusterOwner(entry.pw_name, entry.pw_uid, entry.pw_gid)
 
 
 def holder(home: Path) -> int | None:
@@ -92,7 +92,7 @@ def holder(home: Path) -> int | None:
         ) from failed
 
 
-def owner(home: Path, *, create: bool = False) -> Identity:
+def owner(home: Path, *, create: bool = False) -> ClusterOwner:
     """Return the OS user of the cluster in the folder ``home``, which need not exist yet.
 
     As root a new cluster belongs to the system user ``wakeboard``, added when ``create`` is true.
@@ -120,7 +120,7 @@ def make_folders(folder: Path) -> None:
             folder.chmod(0o711)
 
 
-def private_folder(folder: Path, of: Identity) -> None:
+def private_folder(folder: Path, of: ClusterOwner) -> None:
     """Make sure ``folder`` is a real folder of mode 0700 that belongs to ``of``; create it if missing.
 
     Raises EmbeddedError when it is a link or belongs to another user.
@@ -140,7 +140,7 @@ def private_folder(folder: Path, of: Identity) -> None:
         os.close(opened)
 
 
-def _take(opened: int, folder: Path, of: Identity) -> None:
+def _take(opened: int, folder: Path, of: ClusterOwner) -> None:
     found = os.fstat(opened)
     if found.st_uid == os.geteuid() == 0 and of.foreign:
         os.fchown(opened, of.uid, of.gid)
@@ -153,7 +153,7 @@ def _take(opened: int, folder: Path, of: Identity) -> None:
         os.fchmod(opened, 0o700)
 
 
-def require_reachable(folder: Path, of: Identity) -> None:
+def require_reachable(folder: Path, of: ClusterOwner) -> None:
     """Raise EmbeddedError naming the first parent of ``folder`` (or itself) that ``of`` may not enter."""
     blocked = first_blocked(folder, of)
     if blocked:
@@ -164,7 +164,7 @@ def require_reachable(folder: Path, of: Identity) -> None:
         )
 
 
-def first_blocked(folder: Path, of: Identity) -> str:
+def first_blocked(folder: Path, of: ClusterOwner) -> str:
     """Return the first folder on the way to ``folder`` that ``of`` may not enter, or an empty text."""
     if not of.foreign:
         return ""
@@ -172,7 +172,7 @@ def first_blocked(folder: Path, of: Identity) -> str:
     return of.run(["/bin/sh", "-c", CHECK_EACH, "sh", *way]).stdout
 
 
-def _system_user(create: bool) -> Identity:
+def _system_user(create: bool) -> ClusterOwner:
     try:
         found = pwd.getpwnam(SYSTEM_USER)
     except KeyError:
@@ -183,10 +183,10 @@ def _system_user(create: bool) -> Identity:
         return _add_system_user()
     if found.pw_uid == 0:
         raise EmbeddedError(f"The OS user {SYSTEM_USER} is root by another name; PostgreSQL refuses root.")
-    return Identity(found.pw_name, found.pw_uid, found.pw_gid)
+    return ClusterOwner(found.pw_name, found.pw_uid, found.pw_gid)
 
 
-def _add_system_user() -> Identity:
+def _add_system_user() -> ClusterOwner:
     useradd = shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin:/bin")
     complaint = "there is no useradd here"
     if useradd:
@@ -197,7 +197,7 @@ def _add_system_user() -> Identity:
     # Another starter may have added it in the same moment, so the user's presence decides.
     with suppress(KeyError):
         found = pwd.getpwnam(SYSTEM_USER)
-        return Identity(found.pw_name, found.pw_uid, found.pw_gid)
+        return ClusterOwner(found.pw_name, found.pw_uid, found.pw_gid)
     raise EmbeddedError(
         f"PostgreSQL refuses to run as root, and the OS user {SYSTEM_USER} could not be added ({complaint}): "
         f"add it (useradd --system {SYSTEM_USER}), run Wakeboard as an ordinary user, "

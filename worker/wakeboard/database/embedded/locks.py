@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from wakeboard.database.embedded.errors import EmbeddedError
-from wakeboard.database.embedded.places import Places
+from wakeboard.database.embedded.places import ClusterPaths
 
 WAIT_SECONDS = 0.05
 
@@ -27,7 +27,7 @@ _marks: dict[str, int] = {}
 
 
 @contextmanager
-def starting(places: Places, deadline: float, tell: Callable[[str], None]) -> Iterator[None]:
+def starting(places: ClusterPaths, deadline: float, tell: Callable[[str], None]) -> Iterator[None]:
     """Hold ``start.lock``; waits until ``deadline`` (monotonic seconds), then raises EmbeddedError."""
     held = _open(places, "start.lock")
     try:
@@ -45,7 +45,7 @@ def starting(places: Places, deadline: float, tell: Callable[[str], None]) -> It
 
 
 @contextmanager
-def server_lock(places: Places) -> Iterator[int | None]:
+def server_lock(places: ClusterPaths) -> Iterator[int | None]:
     """Take ``server.lock`` and give its open file, for a new server to inherit; None while one lives."""
     opened = _open(places, "server.lock")
     try:
@@ -54,14 +54,14 @@ def server_lock(places: Places) -> Iterator[int | None]:
         os.close(opened)
 
 
-def server_lives(places: Places) -> bool:
+def server_lives(places: ClusterPaths) -> bool:
     """Tell whether any process of a server that we started is alive, ready or not."""
     with server_lock(places) as taken:
         return taken is None
 
 
 @contextmanager
-def mark_use(places: Places) -> Iterator[None]:
+def mark_use(places: ClusterPaths) -> Iterator[None]:
     """Note, until unmark_use() or the end of this process, that it uses the server; not when the block fails.
 
     Only for the holder of start.lock: stop() alone takes ``use.lock`` for itself, and holds start.lock too.
@@ -79,14 +79,14 @@ def mark_use(places: Places) -> Iterator[None]:
         raise
 
 
-def unmark_use(places: Places) -> None:
+def unmark_use(places: ClusterPaths) -> None:
     """Take back the note of mark_use()."""
     opened = _marks.pop(str(places.home), None)
     if opened is not None:
         os.close(opened)
 
 
-def used_by_others(places: Places) -> bool:
+def used_by_others(places: ClusterPaths) -> bool:
     """Tell whether another process has called start() and lives."""
     opened = _open(places, "use.lock")
     try:
@@ -103,7 +103,7 @@ def _lock(opened: int, kind: int) -> bool:
     return True
 
 
-def _open(places: Places, name: str) -> int:
+def _open(places: ClusterPaths, name: str) -> int:
     path = places.home / name
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with suppress(FileExistsError):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
-from wakeboard.database.embedded.identity import Identity
+from wakeboard.database.embedded.identity import ClusterOwner
 
 PORT = "5432"
 SOCKET_BYTES = 100
@@ -19,11 +19,11 @@ SUPERUSER = "postgres"
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class ClusterPaths:
     """The folders and files of one embedded server; ``owner`` is the OS user it runs as."""
 
     data_dir: Path
-    owner: Identity
+    owner: ClusterOwner
 
     @property
     def home(self) -> Path:

@@ -18,7 +18,7 @@ import psycopg
 
 from wakeboard.database.embedded import binaries, cluster, contact, identity, locks
 from wakeboard.database.embedded.errors import EmbeddedError
-from wakeboard.database.embedded.places import DATABASE, ROLE, Places, home, resolve
+from wakeboard.database.embedded.places import DATABASE, ROLE, ClusterPaths, home, resolve
 
 STOP_SECONDS = 60
 GRACE_SECONDS = 2
@@ -30,7 +30,7 @@ RECOVERY_SECONDS = 1
 PROGRESS_SECONDS = 5
 
 
-class Teller:
+class WaitNotice:
     """Tells a person what is waited for: a sentence that is new, and again each few seconds with the time."""
 
     def __init__(self, progress: Callable[[str], None] | None) -> None:
@@ -74,7 +74,7 @@ def start(
     The server outlives this process; stop() ends it. Raises EmbeddedError.
     """
     deadline = time.monotonic() + wait_seconds
-    tell = Teller(progress)
+    tell = WaitNotice(progress)
     try:
         places = prepare(data_dir)
         with locks.starting(places, deadline, tell), locks.mark_use(places):
@@ -98,7 +98,7 @@ def stop(data_dir: Path, *, only_if_unused: bool = True) -> str:
     if places is None:
         return "The embedded database was not running."
     deadline = time.monotonic() + STOP_SECONDS
-    with locks.starting(places, deadline, Teller(None)):
+    with locks.starting(places, deadline, WaitNotice(None)):
         locks.unmark_use(places)
         pid = contact.postmaster(places)
         if pid is None:
@@ -138,29 +138,29 @@ def binary(name: str, data_dir: Path) -> Path:
     return path
 
 
-def prepare(data_dir: Path) -> Places:
+def prepare(data_dir: Path) -> ClusterPaths:
     """Return the places of ``data_dir``, its folders made and owned as they must be."""
     root = resolve(data_dir)
     identity.make_folders(root)
     owner = identity.owner(home(root), create=True)
     identity.require_reachable(root, owner)
-    places = Places(root, owner)
+    places = ClusterPaths(root, owner)
     identity.private_folder(places.home, owner)
     return places
 
 
-def find(data_dir: Path, *, create: bool = False) -> Places:
+def find(data_dir: Path, *, create: bool = False) -> ClusterPaths:
     """Return the places of ``data_dir``, whether anything is there or not."""
     root = resolve(data_dir)
-    return Places(root, identity.owner(home(root), create=create))
+    return ClusterPaths(root, identity.owner(home(root), create=create))
 
 
-def existing(data_dir: Path) -> Places | None:
+def existing(data_dir: Path) -> ClusterPaths | None:
     """Return the places of ``data_dir``, None when no cluster was ever made there."""
     return None if identity.holder(home(resolve(data_dir))) is None else find(data_dir)
 
 
-def _start(places: Places, deadline: float, tell: Teller, settings: Mapping[str, str]) -> bool:
+def _start(places: ClusterPaths, deadline: float, tell: WaitNotice, settings: Mapping[str, str]) -> bool:
     launched, begun = False, time.monotonic()
     while not (answer := contact.ask(places)).ready:
         if any(word in answer.complaint for word in REFUSALS):
@@ -183,7 +183,7 @@ def _start(places: Places, deadline: float, tell: Teller, settings: Mapping[str,
     return launched
 
 
-def _waiting_for(answer: contact.Answer, launched: bool, waited_seconds: float) -> str:
+def _waiting_for(answer: contact.ServerAnswer, launched: bool, waited_seconds: float) -> str:
     if "too many clients" in answer.complaint:
         return "the database has no free connection"
     if "shutting down" in answer.complaint:
@@ -194,7 +194,7 @@ def _waiting_for(answer: contact.Answer, launched: bool, waited_seconds: float) 
     return "the database is starting" if launched else "waiting for the previous server to end"
 
 
-def _launch(places: Places, lock: int, tell: Teller, settings: Mapping[str, str]) -> None:
+def _launch(places: ClusterPaths, lock: int, tell: WaitNotice, settings: Mapping[str, str]) -> None:
     bin_folder = binaries.for_server(places.data_dir, places.owner)
     tell("preparing the database")
     cluster.make(places, bin_folder, settings)
@@ -218,7 +218,7 @@ def _launch(places: Places, lock: int, tell: Teller, settings: Mapping[str, str]
         os.close(output)
 
 
-def why_used(places: Places) -> str:
+def why_used(places: ClusterPaths) -> str:
     """Return why the server is still needed, or ''. A session just closed is given a moment to go."""
     patience = time.monotonic() + GRACE_SECONDS
     try:
@@ -233,7 +233,7 @@ def why_used(places: Places) -> str:
     return "another Wakeboard process uses it" if locks.used_by_others(places) else ""
 
 
-def end(places: Places, pid: int, deadline: float) -> str:
+def end(places: ClusterPaths, pid: int, deadline: float) -> str:
     """Stop the postmaster ``pid``, for the holder of start.lock; raises EmbeddedError at ``deadline``."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGINT)
@@ -247,7 +247,7 @@ def end(places: Places, pid: int, deadline: float) -> str:
     return "The embedded database was stopped."
 
 
-def _say_not_running(places: Places) -> str:
+def _say_not_running(places: ClusterPaths) -> str:
     if contact.ask(places).ready or locks.server_lives(places):
         return (
             "The embedded database was left alone: its process is not visible here; "

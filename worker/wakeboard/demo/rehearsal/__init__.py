@@ -4,8 +4,8 @@
 the configured database; whatever it starts or writes is gone when it returns.
 """
 
-from wakeboard.demo.rehearsal.findings import Finding, Report
+from wakeboard.demo.rehearsal.findings import RehearsalFinding, RehearsalReport
 from wakeboard.demo.rehearsal.scenario import rehearse
 from wakeboard.demo.rehearsal.waiting import RehearsalError
 
-__all__ = ["Finding", "RehearsalError", "Report", "rehearse"]
+__all__ = ["RehearsalError", "RehearsalFinding", "RehearsalReport", "rehearse"]

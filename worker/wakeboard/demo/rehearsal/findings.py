@@ -10,7 +10,7 @@ REFUSAL = "smtp_451"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class RehearsalFinding:
     """One line: what was looked at, what it should be, what it was, and whether that is so."""
 
     what: str
@@ -20,10 +20,10 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class RehearsalReport:
     """The whole table. ``seconds`` is how long the rehearsal took."""
 
-    findings: Sequence[Finding]
+    findings: Sequence[RehearsalFinding]
     seconds: float
     with_effects: bool
 
@@ -34,7 +34,7 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
-class Attempt:
+class ReceiptAttempt:
     """One ended attempt at a receipt; ``found`` when its mail was found sent already."""
 
     run_id: int
@@ -45,7 +45,7 @@ class Attempt:
 
 
 @dataclass(frozen=True, slots=True)
-class Stopped:
+class CancelledRun:
     """One cancelled run: its state, and how many seconds after the cancel it last showed a sign of work."""
 
     how: str
@@ -63,7 +63,7 @@ class Evidence:
     """
 
     states: Mapping[str, int]
-    attempts: Sequence[Attempt]
+    attempts: Sequence[ReceiptAttempt]
     refused_runs: frozenset[int]
     stopped_worker: str
     stopped_code: int | None
@@ -71,12 +71,12 @@ class Evidence:
     lost_claims: int
     unanswered: int
     message_ids: Sequence[str]
-    cancelled: Sequence[Stopped]
+    cancelled: Sequence[CancelledRun]
     cancel_seconds: float
     left: Sequence[str]
 
 
-def findings(evidence: Evidence, *, with_effects: bool) -> list[Finding]:
+def findings(evidence: Evidence, *, with_effects: bool) -> list[RehearsalFinding]:
     """Return the lines of the table, in the order of the rehearsal."""
     receipts = sum(evidence.states.values())
     looked_up = [_looked_up(evidence)] if with_effects else []
@@ -87,26 +87,30 @@ def findings(evidence: Evidence, *, with_effects: bool) -> list[Finding]:
         *looked_up,
         _mailbox(evidence, receipts),
         _cancelled(evidence),
-        Finding("left running", "nothing", ", ".join(evidence.left) or "nothing", not evidence.left),
+        RehearsalFinding("left running", "nothing", ", ".join(evidence.left) or "nothing", not evidence.left),
     ]
 
 
-def _states(evidence: Evidence, receipts: int) -> Finding:
+def _states(evidence: Evidence, receipts: int) -> RehearsalFinding:
     measured = ", ".join(f"{count} {state}" for state, count in sorted(evidence.states.items()))
-    return Finding("receipts", f"{receipts} succeeded", measured, evidence.states == {"succeeded": receipts})
+    return RehearsalFinding(
+        "receipts", f"{receipts} succeeded", measured, evidence.states == {"succeeded": receipts}
+    )
 
 
-def _stop(evidence: Evidence) -> Finding:
+def _stop(evidence: Evidence) -> RehearsalFinding:
     cut = sum(
         each.worker_id == evidence.stopped_worker and each.outcome in ("lost", "released")
         for each in evidence.attempts
     )
     code = "no end in time" if evidence.stopped_code is None else f"exit {evidence.stopped_code}"
     is_so = evidence.stopped_code == 0 and not cut
-    return Finding("restart by SIGTERM", "exit 0, 0 mails cut short", f"{code}, {cut} mails cut short", is_so)
+    return RehearsalFinding(
+        "restart by SIGTERM", "exit 0, 0 mails cut short", f"{code}, {cut} mails cut short", is_so
+    )
 
 
-def _retries(evidence: Evidence) -> Finding:
+def _retries(evidence: Evidence) -> RehearsalFinding:
     refused = Counter(each.run_id for each in evidence.attempts if each.error_code == REFUSAL)
     lost = [each for each in evidence.attempts if each.outcome == "lost"]
     others = len(evidence.attempts) - refused.total() - len(lost) - evidence.states.get("succeeded", 0)
@@ -117,24 +121,24 @@ def _retries(evidence: Evidence) -> Finding:
         and not others
     )
     expected = _counts(len(evidence.refused_runs), evidence.lost_claims, 0)
-    return Finding("retries", expected, _counts(refused.total(), len(lost), others), is_so)
+    return RehearsalFinding("retries", expected, _counts(refused.total(), len(lost), others), is_so)
 
 
 def _counts(refused: int, lost: int, others: int) -> str:
     return f"{refused} refused, {lost} lost by SIGKILL, {others} others"
 
 
-def _looked_up(evidence: Evidence) -> Finding:
+def _looked_up(evidence: Evidence) -> RehearsalFinding:
     found = sum(each.found for each in evidence.attempts)
     expected = f"{evidence.unanswered} found by Message-ID"
-    return Finding(
+    return RehearsalFinding(
         "unconfirmed mails", expected, f"{found} found by Message-ID", found == evidence.unanswered
     )
 
 
-def _mailbox(evidence: Evidence, receipts: int) -> Finding:
+def _mailbox(evidence: Evidence, receipts: int) -> RehearsalFinding:
     messages, distinct = len(evidence.message_ids), len(set(evidence.message_ids))
-    return Finding(
+    return RehearsalFinding(
         "mailbox",
         f"{receipts} distinct, {receipts} in all",
         f"{distinct} distinct, {messages} in all",
@@ -142,7 +146,7 @@ def _mailbox(evidence: Evidence, receipts: int) -> Finding:
     )
 
 
-def _cancelled(evidence: Evidence) -> Finding:
+def _cancelled(evidence: Evidence) -> RehearsalFinding:
     measured = ", ".join(
         f"{each.how} {each.seconds:.1f} s" + ("" if each.status == "cancelled" else f" ({each.status})")
         for each in evidence.cancelled
@@ -150,4 +154,6 @@ def _cancelled(evidence: Evidence) -> Finding:
     is_so = all(
         each.status == "cancelled" and each.seconds <= evidence.cancel_seconds for each in evidence.cancelled
     )
-    return Finding("cancelled work", f"stopped within {evidence.cancel_seconds:g} s", measured, is_so)
+    return RehearsalFinding(
+        "cancelled work", f"stopped within {evidence.cancel_seconds:g} s", measured, is_so
+    )

@@ -17,10 +17,16 @@ from wakeboard.database.audit import terminal_actor
 from wakeboard.database.embedded.errors import EmbeddedError
 from wakeboard.demo.mail_server import LOOPBACK, MailServer, MailServerMissing
 from wakeboard.demo.rehearsal import receipts
-from wakeboard.demo.rehearsal.findings import Attempt, Evidence, Report, Stopped, findings
+from wakeboard.demo.rehearsal.findings import (
+    CancelledRun,
+    Evidence,
+    ReceiptAttempt,
+    RehearsalReport,
+    findings,
+)
 from wakeboard.demo.rehearsal.mailbox import Mailbox
 from wakeboard.demo.rehearsal.sandbox import Sandbox, clear_abandoned, new_sandbox
-from wakeboard.demo.rehearsal.waiting import RehearsalError, Waiting
+from wakeboard.demo.rehearsal.waiting import RehearsalError, Waiter
 from wakeboard.demo.rehearsal.workers import KILL_SECONDS, SLOTS, Worker, Workers
 from wakeboard.queue import NewRun, cancel, enqueue_many
 
@@ -49,7 +55,7 @@ FROM wakeboard.job_attempts WHERE job_type = 'send_receipt'
 """
 
 
-def rehearse(tell: Callable[[str], None], *, with_effects: bool = True) -> Report:
+def rehearse(tell: Callable[[str], None], *, with_effects: bool = True) -> RehearsalReport:
     """Carry the rehearsal out and return its table; ``tell`` gets a sentence per step.
 
     Without effects the ledger is not used, so that the table must have a line that is not so. Raises
@@ -60,15 +66,17 @@ def rehearse(tell: Callable[[str], None], *, with_effects: bool = True) -> Repor
     def say(sentence: str) -> None:
         tell(f"{time.monotonic() - began:5.1f} s  {sentence}")
 
-    waiting = Waiting()
+    waiting = Waiter()
     with waiting.interruptible():
         taken, left = _carry_out(say, with_effects, waiting)
     evidence = Evidence(**taken, left=left)
-    return Report(findings(evidence, with_effects=with_effects), time.monotonic() - began, with_effects)
+    return RehearsalReport(
+        findings(evidence, with_effects=with_effects), time.monotonic() - began, with_effects
+    )
 
 
 def _carry_out(
-    say: Callable[[str], None], with_effects: bool, waiting: Waiting
+    say: Callable[[str], None], with_effects: bool, waiting: Waiter
 ) -> tuple[dict[str, Any], list[str]]:
     """Return what was measured, and what was left after everything had been put away."""
     with ExitStack() as stack:
@@ -104,7 +112,7 @@ def _mail_server(mailbox: Mailbox) -> MailServer:
     return server
 
 
-def _database(sandbox: Sandbox, waiting: Waiting) -> str:
+def _database(sandbox: Sandbox, waiting: Waiter) -> str:
     """Return the URL of a migrated database. Raises EmbeddedError, or KeyboardInterrupt."""
     try:
         url = sandbox.start_database()
@@ -133,7 +141,7 @@ class Scenario:
     workers: Workers
     mailbox: Mailbox
     connection: psycopg.Connection[Any]
-    waiting: Waiting
+    waiting: Waiter
     say: Callable[[str], None]
 
     def measured(self) -> tuple[dict[str, Any], list[str]]:
@@ -232,10 +240,10 @@ class Scenario:
         self.say("Two long runs were cancelled, one of which hears nothing.")
         return asked_at, ids
 
-    def stopped(self, asked_at: float, ids: dict[str, int]) -> list[Stopped]:
+    def stopped(self, asked_at: float, ids: dict[str, int]) -> list[CancelledRun]:
         """Return how the cancelled runs ended: asked last, so that whatever went on working is seen."""
         return [
-            Stopped(how, self._status(run_id), max(0.0, self._sign(how).stat().st_mtime - asked_at))
+            CancelledRun(how, self._status(run_id), max(0.0, self._sign(how).stat().st_mtime - asked_at))
             for how, run_id in ids.items()
         ]
 
@@ -247,7 +255,7 @@ class Scenario:
         """Return what the tables and the mailbox say of the receipts."""
         return {
             "states": dict(self.connection.execute(_STATES).fetchall()),
-            "attempts": [Attempt(*row) for row in self.connection.execute(_ATTEMPTS)],
+            "attempts": [ReceiptAttempt(*row) for row in self.connection.execute(_ATTEMPTS)],
             "message_ids": self.mailbox.message_ids(),
         }
 

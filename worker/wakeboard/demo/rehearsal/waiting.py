@@ -21,7 +21,7 @@ class RehearsalError(Exception):
     """The rehearsal could not be carried to its end; ``str()`` is a sentence that says where it stuck."""
 
 
-class Waiting:
+class Waiter:
     """Waits for conditions, until somebody interrupts."""
 
     def __init__(self) -> None:

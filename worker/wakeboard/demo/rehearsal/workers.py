@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from wakeboard.core.process.process_tree import die_with_parent
-from wakeboard.demo.rehearsal.waiting import RehearsalError, Waiting, comes_true
+from wakeboard.demo.rehearsal.waiting import RehearsalError, Waiter, comes_true
 
 SLOTS = 4
 LAST_LINES = 5
@@ -51,7 +51,7 @@ class Worker:
         """Ask it to stop, as a deploy does."""
         self.process.send_signal(signal.SIGTERM)
 
-    def exit_code(self, waiting: Waiting) -> int | None:
+    def exit_code(self, waiting: Waiter) -> int | None:
         """Return its exit code (negative: a signal), None when it does not end in time."""
         waiting.sees(lambda: self.process.poll() is not None, SHUTDOWN_SECONDS + 5)
         return self.process.returncode

@@ -23,6 +23,7 @@ def alert(context: Context) -> dict[str, str]:
 
     Raises Permanent ``message_gone`` or ``gave_up``, Retryable ``alert_not_sent`` or ``alert_in_progress``.
     """
+    # Every worker registers this type, few deliver: HTTP and mail clients are loaded by the first message.
     from wakeboard.alerts.channels import Channels
     from wakeboard.alerts.delivery import deliver
 

@@ -30,7 +30,7 @@ from wakeboard.core.builtin_payloads import (
 )
 from wakeboard.core.outcome import Permanent, Retryable
 from wakeboard.core.text.sanitize import clean_text
-from wakeboard.core.whole_answer import CutOff, read_whole
+from wakeboard.core.whole_answer import AnswerCutOff, read_whole
 from wakeboard.handlers.builtin.instructions import instructions
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import job
@@ -59,12 +59,12 @@ def http_request(context: Context) -> dict[str, int]:
         with _opener().open(request, timeout=timeout) as answer:
             try:
                 head = read_whole(answer, request.get_method(), _MOST_BYTES, _HEAD_BYTES)
-            except CutOff as cut:
+            except AnswerCutOff as cut:
                 _show(answer.status, answer.reason, cut.head)
                 raise
             _show(answer.status, answer.reason, head)
             return {"status": int(answer.status)}
-    except CutOff as cut:
+    except AnswerCutOff as cut:
         raise Retryable("http_cut_off", f"{_host(request)} took the request, but {cut}.") from cut
     except urllib.error.HTTPError as refused:
         with refused:

@@ -13,9 +13,9 @@ from threading import Condition, Lock
 from time import monotonic
 from typing import Literal, NamedTuple
 
-from wakeboard.core.errors.retrying import delay_seconds, gives_up
 from wakeboard.core.outcome import Answer
 from wakeboard.core.process.shared_slot import boottime_ns
+from wakeboard.core.retry import delay_seconds, gives_up
 from wakeboard.handlers.pool.attempt import Attempt
 from wakeboard.handlers.pool.future import State, Ticket
 from wakeboard.handlers.pool.metrics import Tally
@@ -54,7 +54,7 @@ def decide(ticket: Ticket, answer: Answer, *, cancel_asked: bool, is_leaving: bo
     return Ending("failed", failures, answer.error_code, answer.message, delay)
 
 
-class Waiting:
+class WaitingJobs:
     """The jobs that wait: those that are ready, first come first served, and those that are due later."""
 
     def __init__(self) -> None:
@@ -148,7 +148,7 @@ class PoolState:
         self.bound = capacity + concurrency
         self.lock = Lock()
         self.work, self.room, self.ended, self.clock = (Condition(self.lock) for _ in range(4))
-        self.waiting = Waiting()
+        self.waiting = WaitingJobs()
         self.running: dict[int, Attempt] = {}
         # Handlers that still run although their job has ended.
         self.given_up: dict[int, Attempt] = {}

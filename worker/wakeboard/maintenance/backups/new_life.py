@@ -59,7 +59,7 @@ RUNNING = "SELECT count(*) FROM wakeboard.job_runs WHERE status = 'running'"
 
 
 @dataclass(frozen=True, slots=True)
-class Before:
+class BeforeRestore:
     """What is there before: numbers of rows, and the names of our programs that are connected."""
 
     database: str
@@ -71,9 +71,9 @@ class Before:
     connected: list[str]
 
 
-def look(connection: psycopg.Connection[Any]) -> Before:
+def look(connection: psycopg.Connection[Any]) -> BeforeRestore:
     """Return what a new life would change; writes nothing."""
-    with connection.cursor(row_factory=class_row(Before)) as cursor:
+    with connection.cursor(row_factory=class_row(BeforeRestore)) as cursor:
         found = cursor.execute(BEFORE.encode()).fetchone()
     assert found is not None
     return found

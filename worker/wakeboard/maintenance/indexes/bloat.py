@@ -83,7 +83,7 @@ class Index:
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
+class HalfBuiltIndex:
     """A half-built index: a rebuild is under way, or was cut short; ``may_drop`` is of ``role``."""
 
     name: str
@@ -112,9 +112,9 @@ def bloated(
     return [index for index in large if index.is_bloated]
 
 
-def leftovers(connection: Connection) -> list[Leftover]:
+def leftovers(connection: Connection) -> list[HalfBuiltIndex]:
     """Return what REINDEX CONCURRENTLY has under way or left behind: not valid, and named by it."""
-    with connection.cursor(row_factory=class_row(Leftover)) as cursor:
+    with connection.cursor(row_factory=class_row(HalfBuiltIndex)) as cursor:
         return cursor.execute(LEFTOVERS).fetchall()
 
 

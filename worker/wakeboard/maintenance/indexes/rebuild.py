@@ -17,8 +17,15 @@ from psycopg import sql
 from wakeboard.config import log
 from wakeboard.database import vacuum_blockers
 from wakeboard.database.db import configure, connect, is_pooled
-from wakeboard.maintenance.indexes.bloat import FLOOR_BYTES, Index, Leftover, bloated, leftovers, megabytes
-from wakeboard.maintenance.indexes.state import GIVEN_UP_SECONDS, Pass, store
+from wakeboard.maintenance.indexes.bloat import (
+    FLOOR_BYTES,
+    HalfBuiltIndex,
+    Index,
+    bloated,
+    leftovers,
+    megabytes,
+)
+from wakeboard.maintenance.indexes.state import GIVEN_UP_SECONDS, RebuildPass, store
 
 Connection = psycopg.Connection[Any]
 
@@ -58,7 +65,7 @@ def open_connection(url: str) -> Connection:
 
 def make_pass(
     connection: Connection,
-    current: Pass,
+    current: RebuildPass,
     *,
     pause: Callable[[float], bool],
     floor_bytes: int = FLOOR_BYTES,
@@ -76,7 +83,7 @@ def make_pass(
         log.warn(lacks)
     current.lacks = lacks
     until = monotonic() + LAST_BEGIN_SECONDS
-    todo: list[Leftover | Index] = [rest for rest in rests if rest.may_drop]
+    todo: list[HalfBuiltIndex | Index] = [rest for rest in rests if rest.may_drop]
     todo += [each for each in found if each.may_rebuild and not current.rests(each.name)]
     for each in todo:
         current.waits = _wait(connection, each.on_table, pause, patience_seconds)
@@ -89,7 +96,7 @@ def make_pass(
     store(connection, current)
 
 
-def lacking(rests: Sequence[Leftover], found: Sequence[Index]) -> str | None:
+def lacking(rests: Sequence[HalfBuiltIndex], found: Sequence[Index]) -> str | None:
     """Say what this role may not do, and the statement for somebody who may; None when it may do all."""
     refused = [index for index in found if not index.may_rebuild]
     if refused:
@@ -130,10 +137,14 @@ def _hindrance(connection: Connection, table: str) -> str | None:
 
 
 def _do(
-    connection: Connection, each: Leftover | Index, current: Pass, *, is_stopping: Callable[[], bool]
+    connection: Connection,
+    each: HalfBuiltIndex | Index,
+    current: RebuildPass,
+    *,
+    is_stopping: Callable[[], bool],
 ) -> None:
     try:
-        if isinstance(each, Leftover):
+        if isinstance(each, HalfBuiltIndex):
             _drop(connection, each)
         else:
             _rebuild(connection, each, current)
@@ -154,13 +165,13 @@ def _do(
         log.warn("An index could not be rebuilt or dropped; it stays as it is.", index=each.name, error=said)
 
 
-def _drop(connection: Connection, rest: Leftover) -> None:
+def _drop(connection: Connection, rest: HalfBuiltIndex) -> None:
     statement = sql.SQL("DROP INDEX CONCURRENTLY IF EXISTS wakeboard.{}")
     connection.execute(statement.format(sql.Identifier(rest.name)))
     log.note("Dropped what a rebuild had left that was cut short.", index=rest.name)
 
 
-def _rebuild(connection: Connection, index: Index, current: Pass) -> None:
+def _rebuild(connection: Connection, index: Index, current: RebuildPass) -> None:
     """Build ``index`` anew, and note its sizes."""
     began = monotonic()
     connection.execute(sql.SQL("REINDEX INDEX CONCURRENTLY wakeboard.{}").format(sql.Identifier(index.name)))

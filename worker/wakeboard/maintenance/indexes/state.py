@@ -35,7 +35,7 @@ STORE = "UPDATE wakeboard.loops SET numbers = %s::jsonb WHERE process_id = %s AN
 
 
 @dataclass(slots=True)
-class Pass:
+class RebuildPass:
     """The last pass, as it stands in the shared row.
 
     ``rebuilt`` tells of the last rebuild of all (``rebuilt_at``), ``waits`` what was in the way of the last
@@ -54,7 +54,7 @@ class Pass:
     now: float = 0.0
 
     @classmethod
-    def read(cls, numbers: dict[str, Any], now: float = 0.0) -> Pass:
+    def read(cls, numbers: dict[str, Any], now: float = 0.0) -> RebuildPass:
         """Return what ``numbers`` of the row tell."""
         known = {each.name for each in fields(cls)} - {"now"}
         return cls(**{name: value for name, value in numbers.items() if name in known}, now=now)
@@ -86,19 +86,19 @@ class Pass:
         self.rebuilt_at = datetime.fromtimestamp(self.now, UTC).isoformat(timespec="seconds")
 
 
-def read(connection: Connection) -> tuple[Pass, bool]:
+def read(connection: Connection) -> tuple[RebuildPass, bool]:
     """Return the last pass, and whether the next one is due."""
     row = connection.execute(READ.encode(), (PROCESS_ID, NAME)).fetchone()
-    return (Pass(), True) if row is None else (Pass.read(row[0] or {}), bool(row[1]))
+    return (RebuildPass(), True) if row is None else (RebuildPass.read(row[0] or {}), bool(row[1]))
 
 
-def take(connection: Connection) -> Pass | None:
+def take(connection: Connection) -> RebuildPass | None:
     """Begin the pass that is due, for all workers; None when there is none, or another has begun it."""
     row = connection.execute(TAKE.encode(), (PROCESS_ID, NAME)).fetchone()
-    return None if row is None else Pass.read(row[0] or {}, row[1])
+    return None if row is None else RebuildPass.read(row[0] or {}, row[1])
 
 
-def store(connection: Connection, current: Pass) -> None:
+def store(connection: Connection, current: RebuildPass) -> None:
     """Write what came of the pass."""
     numbers = current.shown() | {
         "lacks": current.lacks, "tried": current.tried, "entry_bytes": current.entry_bytes,

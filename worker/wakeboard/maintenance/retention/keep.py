@@ -10,8 +10,6 @@ from wakeboard.config.settings import Settings
 
 # Longer than runs, so that a repeated request with an old key is still known to be done.
 EFFECTS_DAYS = 400
-# Minute by minute; pages ask for hours and days, a month is for comparing.
-STATISTICS_DAYS = 35
 # What tells of the past and nothing else reads: missed fires, messages sent, ended operations, dead tokens.
 TRACES_DAYS = 90
 

@@ -12,14 +12,15 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.maintenance.retention.keep import EFFECTS_DAYS, STATISTICS_DAYS, TRACES_DAYS, Keep
+from wakeboard.maintenance.retention.keep import EFFECTS_DAYS, TRACES_DAYS, Keep
+from wakeboard.reporting.hourly_rollups import STATISTICS_DAYS
 
 ROWS = 1000
 Connection = psycopg.Connection[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Leftover:
+class RetentionRule:
     """Rows of ``table`` (alias x) that go ``days`` (%(days)s) after ``at``, where ``which`` holds too.
 
     ``name`` is what the numbers call them. ``days`` None: kept for ever. ``by_id``: walked by id.
@@ -34,39 +35,39 @@ class Leftover:
 
 
 @dataclass(frozen=True, slots=True)
-class Gone:
+class RemovedRows:
     """How many rows went, and the id to go on behind (None: nothing is left to do)."""
 
     rows: int
     cursor: int | None
 
 
-def leftovers(keep: Keep) -> list[Leftover]:
+def leftovers(keep: Keep) -> list[RetentionRule]:
     """Return what is tidied, in order."""
     groups = None if keep.longest_days is None else keep.longest_days + TRACES_DAYS
     return [
-        Leftover("audit_rows", "audit_log", "x.at", keep.audit_days, by_id=True),
+        RetentionRule("audit_rows", "audit_log", "x.at", keep.audit_days, by_id=True),
         # An unconfirmed effect waits for a person; one whose run is still here may be asked for again.
-        Leftover("effects", "effects", "greatest(x.created_at, x.finished_at)", EFFECTS_DAYS, by_id=True,
+        RetentionRule("effects", "effects", "greatest(x.created_at, x.finished_at)", EFFECTS_DAYS, by_id=True,
                  which="x.status = 'done' AND NOT EXISTS (SELECT FROM wakeboard.job_runs AS r"
                        " WHERE r.id = x.run_id)"),
-        Leftover("statistics", "statistics_rollups", "x.minute", STATISTICS_DAYS),
+        RetentionRule("statistics", "statistics_rollups", "x.minute", STATISTICS_DAYS),
         # With what they say of each type.
-        Leftover("statistics_hours", "statistics_hours", "x.hour", STATISTICS_DAYS),
-        Leftover("missed_fires", "missed_fires", "x.noted_at", TRACES_DAYS),
-        Leftover("messages", "alert_messages", "x.created_at", TRACES_DAYS, by_id=True,
+        RetentionRule("statistics_hours", "statistics_hours", "x.hour", STATISTICS_DAYS),
+        RetentionRule("missed_fires", "missed_fires", "x.noted_at", TRACES_DAYS),
+        RetentionRule("messages", "alert_messages", "x.created_at", TRACES_DAYS, by_id=True,
                  which="(x.sent_at IS NOT NULL OR x.gave_up_at IS NOT NULL)"),
-        Leftover("operation_runs", "operation_runs", f"({_ended('x.operation_id')})", TRACES_DAYS,
+        RetentionRule("operation_runs", "operation_runs", f"({_ended('x.operation_id')})", TRACES_DAYS,
                  which="x.operation_id IN (SELECT o.id FROM wakeboard.operations AS o"
                        " WHERE o.finished_at <= now() - make_interval(days => %(days)s))"),
-        Leftover("operations", "operations", "x.finished_at", TRACES_DAYS,
+        RetentionRule("operations", "operations", "x.finished_at", TRACES_DAYS,
                  which="NOT EXISTS (SELECT FROM wakeboard.operation_runs AS r WHERE r.operation_id = x.id)"),
-        Leftover("error_groups", "error_groups", "x.last_seen_at", groups,
+        RetentionRule("error_groups", "error_groups", "x.last_seen_at", groups,
                  which="(x.muted_until IS NULL OR x.muted_until <= now())"),
-        Leftover("tokens", "tokens", "least(x.expires_at, x.revoked_at)", TRACES_DAYS),
-        Leftover("sessions", "sessions", "x.expires_at", 1),
-        Leftover("login_links", "login_links", "x.expires_at", 1),
-        Leftover("login_failures", "login_failures", "x.last_failed_at", 1),
+        RetentionRule("tokens", "tokens", "least(x.expires_at, x.revoked_at)", TRACES_DAYS),
+        RetentionRule("sessions", "sessions", "x.expires_at", 1),
+        RetentionRule("login_links", "login_links", "x.expires_at", 1),
+        RetentionRule("login_failures", "login_failures", "x.last_failed_at", 1),
     ]  # fmt: skip
 
 
@@ -74,22 +75,22 @@ def _ended(operation: str) -> str:
     return f"SELECT o.finished_at FROM wakeboard.operations AS o WHERE o.id = {operation}"
 
 
-def remove_batch(connection: Connection, leftover: Leftover, cursor: int) -> Gone:
+def remove_batch(connection: Connection, leftover: RetentionRule, cursor: int) -> RemovedRows:
     """Remove the next old rows of ``leftover`` behind the id ``cursor``, inside the caller's transaction."""
     if leftover.days is None:
-        return Gone(0, None)
+        return RemovedRows(0, None)
     statement = _by_id(leftover) if leftover.by_id else _by_time(leftover)
     values = {"cursor": cursor, "rows": ROWS, "days": leftover.days}
     row: Sequence[Any] | None = connection.execute(statement.encode(), values).fetchone()
     rows, last_id, goes_on = row or (0, None, False)
-    return Gone(rows, (last_id or 0) if goes_on else None)
+    return RemovedRows(rows, (last_id or 0) if goes_on else None)
 
 
-def _old(leftover: Leftover) -> str:
+def _old(leftover: RetentionRule) -> str:
     return f"{leftover.at} <= now() - make_interval(days => %(days)s)"
 
 
-def _by_id(leftover: Leftover) -> str:
+def _by_id(leftover: RetentionRule) -> str:
     table = f"wakeboard.{leftover.table} AS x"
     return f"""
 WITH looked AS MATERIALIZED (
@@ -103,7 +104,7 @@ SELECT (SELECT count(*) FROM gone), (SELECT max(id) FROM looked),
 """
 
 
-def _by_time(leftover: Leftover) -> str:
+def _by_time(leftover: RetentionRule) -> str:
     table = f"wakeboard.{leftover.table} AS x"
     return f"""
 WITH gone AS (

@@ -83,7 +83,7 @@ SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM history)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class EndedRuns:
     """What a look found: see LOOK."""
 
     rows: int
@@ -149,18 +149,18 @@ def remove_batch(
     return Batch(end, removed.runs, removed.attempts, found.oldest_at, removed.refused)
 
 
-def _look(connection: Connection, keep: Keep, from_id: int, to_id: int, most: int) -> Found:
+def _look(connection: Connection, keep: Keep, from_id: int, to_id: int, most: int) -> EndedRuns:
     values = {
         "from_id": from_id, "to_id": to_id, "rows": most, "most": REMOVE_ROWS,
         "succeeded": keep.succeeded_days, "dead": keep.dead_days, "shortest": keep.shortest_days,
     }  # fmt: skip
-    with connection.cursor(row_factory=class_row(Found)) as cursor:
+    with connection.cursor(row_factory=class_row(EndedRuns)) as cursor:
         found = cursor.execute(LOOK, values).fetchone()
     assert found is not None
     return found
 
 
-def _zone(found: Found, to_id: int, removed: int, now: float, shortest_days: int) -> Zone:
+def _zone(found: EndedRuns, to_id: int, removed: int, now: float, shortest_days: int) -> Zone:
     """Return the zone that a look leaves: what has not ended yet can expire in ``shortest_days`` at best."""
     soonest = now + shortest_days * DAY_SECONDS
     if removed < len(found.ids):
@@ -170,7 +170,7 @@ def _zone(found: Found, to_id: int, removed: int, now: float, shortest_days: int
 
 
 @dataclass(slots=True)
-class Removed:
+class RemovedRuns:
     """How many runs and attempts went, and why the database would not let a run go, None where it let all."""
 
     runs: int = 0
@@ -178,14 +178,14 @@ class Removed:
     refused: str | None = None
 
 
-def remove(connection: Connection, expired: Sequence[tuple[int, datetime]]) -> Removed:
+def remove(connection: Connection, expired: Sequence[tuple[int, datetime]]) -> RemovedRuns:
     """Remove runs by id and end as read.
 
     Where a lock on an attempt or on the output is in the way, or a foreign key of somebody's own table, the
     batch is halved; what is left is skipped. It goes on until the database has refused MOST_REFUSED runs:
     each of them costs some statements, and where another table refers to all runs each run is one.
     """
-    removed, refused = Removed(), 0
+    removed, refused = RemovedRuns(), 0
     parts = Parts(expired)
     for part in parts:
         if refused >= MOST_REFUSED:

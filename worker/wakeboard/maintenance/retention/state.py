@@ -39,7 +39,7 @@ UPDATE wakeboard.loops SET numbers = %s::jsonb, last_success_at = now() WHERE pr
 
 
 @dataclass(slots=True)
-class Pass:
+class RetentionPass:
     """A pass under way, or the last one: ``room`` is what it is at, None when it has finished.
 
     Times are seconds of the database's clock; ``removed`` counts by name.
@@ -56,7 +56,7 @@ class Pass:
     removed: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def read(cls, numbers: dict[str, Any]) -> Pass:
+    def read(cls, numbers: dict[str, Any]) -> RetentionPass:
         """Return what ``numbers`` of the row tell; missing ones have their defaults."""
         removed = {
             name.removeprefix("removed_"): count
@@ -88,15 +88,15 @@ class Pass:
         self.removed[name] = self.removed.get(name, 0) + rows
 
 
-class Standing(NamedTuple):
+class RetentionRow(NamedTuple):
     """The shared row: the pass, seconds since the row was written, and the database's clock in seconds."""
 
-    last: Pass
+    last: RetentionPass
     silent_seconds: float
     now: float
 
 
-def is_due(state: Pass, silent_seconds: float, owner: str) -> bool:
+def is_due(state: RetentionPass, silent_seconds: float, owner: str) -> bool:
     """Tell whether ``owner`` should begin or go on with a pass whose row was last written so long ago.
 
     A row that was written ahead of the clock is as good as one that was written long ago.
@@ -111,10 +111,10 @@ def is_due(state: Pass, silent_seconds: float, owner: str) -> bool:
     return silent_seconds >= PASS_SECONDS + (0.0 if mine else OTHERS_WAIT_SECONDS)
 
 
-def read(connection: Connection, *, lock: bool = False) -> Standing | None:
+def read(connection: Connection, *, lock: bool = False) -> RetentionRow | None:
     """Return how the pass stands; None when somebody holds its row, or there is none."""
     row = connection.execute((LOCK if lock else READ).encode(), (PROCESS_ID, NAME)).fetchone()
-    return None if row is None else Standing(Pass.read(row[0] or {}), row[1], row[2])
+    return None if row is None else RetentionRow(RetentionPass.read(row[0] or {}), row[1], row[2])
 
 
 def create(connection: Connection) -> None:
@@ -122,7 +122,7 @@ def create(connection: Connection) -> None:
     connection.execute(CREATE, (PROCESS_ID, NAME, PASS_SECONDS))
 
 
-def store(connection: Connection, state: Pass) -> None:
+def store(connection: Connection, state: RetentionPass) -> None:
     """Write where the pass stands."""
     connection.execute(STORE, (json.dumps(state.numbers()), PROCESS_ID, NAME))
 

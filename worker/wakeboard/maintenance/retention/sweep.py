@@ -14,7 +14,7 @@ import psycopg
 from wakeboard.config import log
 from wakeboard.maintenance.retention import leftovers, runs, state
 from wakeboard.maintenance.retention.keep import Keep
-from wakeboard.maintenance.retention.state import Pass
+from wakeboard.maintenance.retention.state import RetentionPass
 from wakeboard.maintenance.retention.zones import Zones, earliest
 
 Connection = psycopg.Connection[Any]
@@ -66,7 +66,7 @@ class Retention:
                 return current.shown()
         return current.shown() if current else {}
 
-    def _batch(self, connection: Connection) -> Pass | None:
+    def _batch(self, connection: Connection) -> RetentionPass | None:
         """Do one batch of the pass; None when another worker is at it."""
         try:
             return self._in_a_transaction(connection)
@@ -75,7 +75,7 @@ class Retention:
             self._zones.forget()
             raise
 
-    def _in_a_transaction(self, connection: Connection) -> Pass | None:
+    def _in_a_transaction(self, connection: Connection) -> RetentionPass | None:
         began = monotonic()
         with connection.transaction():
             connection.execute(BATCH_SETTINGS)
@@ -89,7 +89,7 @@ class Retention:
                 return None
             current, now = found.last, found.now
             if current.room is None:
-                current = Pass(room=RUNS, started_at=now)
+                current = RetentionPass(room=RUNS, started_at=now)
             current.owner = self._worker_id
             self._advance(connection, current, now)
             current.work_seconds += monotonic() - began
@@ -100,7 +100,7 @@ class Retention:
             log.note("Removed what was kept for long enough.", **_told(current))
         return current
 
-    def _advance(self, connection: Connection, current: Pass, now: float) -> None:
+    def _advance(self, connection: Connection, current: RetentionPass, now: float) -> None:
         """Remove one batch of what the pass is at, and go to the next room when nothing is left there."""
         keep = runs.policy(connection, self._keep)
         if keep != self._keep:
@@ -136,7 +136,7 @@ class Retention:
             )
 
 
-def _told(current: Pass) -> dict[str, Any]:
+def _told(current: RetentionPass) -> dict[str, Any]:
     """Return what a pass did, as its line in the log says it: what it found nothing of is left out."""
     counts = {name: count for name, count in current.removed.items() if count}
     return {"runs": 0} | counts | {"seconds": round(current.work_seconds, 2)}

@@ -1,6 +1,6 @@
 """The worker's moves: claim, renew, succeed, fail, release, reap. One guarded statement each.
 
-``claims`` starts attempts, ``renewal`` keeps their leases, ``endings`` says how they ended, ``reaping`` takes
+``claims`` starts attempts, ``fence`` renews leases, ``endings`` says how attempts ended, ``reaping`` takes
 them from workers that have gone. ``fence`` and ``attempts`` are what their statements are made of, and
 ``wakeboard.database.db.PLANNING`` has the settings of the sessions that they are written for.
 

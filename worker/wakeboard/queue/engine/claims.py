@@ -14,6 +14,17 @@ from wakeboard.database.index_predicates import IS_UNDER_WAY
 
 _CLAIMABLE = sql_list(CLAIMABLE)
 
+# Sent on the claim's own connection, so that it is ordered with the claims around it.
+IDLE = "UPDATE wakeboard.workers SET idle_since = now() WHERE id = $1"
+BUSY = "UPDATE wakeboard.workers SET idle_since = NULL WHERE id = $1"
+# Somebody else who is idle and can run one of these types. $1 worker, $2 types.
+WAKE_ANOTHER = """
+SELECT pg_notify('wakeboard_wake', '') FROM wakeboard.workers
+WHERE id <> $1 AND idle_since IS NOT NULL AND stopped_at IS NULL AND job_types && $2::text[]
+    AND seen_at > now() - make_interval(secs => 3 * heartbeat_seconds)
+LIMIT 1
+"""
+
 # What the worker that claims a run needs to know of it; the payload stays text, decoded in the child. A fire
 # carries its schedule's zone, in the brackets of RFC 9557: its handler wants to know the local day.
 CLAIMED = """

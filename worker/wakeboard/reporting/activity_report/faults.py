@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.database.index_predicates import IS_LATER_SUCCESS, IS_UNDER_WAY
-from wakeboard.reporting.activity_report import Ask, Row, Window
+from wakeboard.reporting.activity_report import Ask, Row, TimeWindow
 
 CAP = 10_000
 # So many lines of each list of a night are told.
@@ -26,7 +26,7 @@ _ATTEMPTS = f"wakeboard.job_attempts AS a WHERE a.outcome IN ({sql_list(FAILURES
 
 
 @dataclass(frozen=True, slots=True)
-class Fates:
+class FailedRunStates:
     """How many runs failed in the window, and how they stand now; ``gone`` were removed since."""
 
     runs: int
@@ -46,7 +46,7 @@ def mark_of(number: int | None, code: str, job_type: str) -> Mark:
     return (None, code, job_type) if number is None else (number, None, None)
 
 
-class Failing(NamedTuple):
+class FailingRuns(NamedTuple):
     """How many of the runs whose last failure had one mark will be tried again, and how many are dead."""
 
     failed: int = 0
@@ -54,15 +54,15 @@ class Failing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class FailedAttempts:
     """The attempts that failed in a window, by run, and how those runs stood when they were asked for.
 
     ``fates`` is what became of them, ``failing`` which of them fail now, by mark. ``of_lost`` attempts were
     lost; the newest are ``lost_runs``, in their ``lost_epochs``, arrays in PostgreSQL's own words.
     """
 
-    fates: Fates
-    failing: Mapping[Mark, Failing]
+    fates: FailedRunStates
+    failing: Mapping[Mark, FailingRuns]
     of_lost: int
     lost_runs: str
     lost_epochs: str
@@ -120,28 +120,28 @@ FROM (
 """
 
 
-def failed(ask: Ask, window: Window, groups: Sequence[int] = ()) -> Failed:
+def failed(ask: Ask, window: TimeWindow, groups: Sequence[int] = ()) -> FailedAttempts:
     """Return what failed in ``window``, of its newest CAP failures.
 
     Of marks it tells those of ``groups``, and of failures without a group.
     """
     values = {"since": window.since, "until": window.until, "cap": CAP, "most": MOST_SHOWN}
     found = dict(ask(_FAILED, values | {"groups": list(groups)})[0])
-    return Failed(*_stand(found.pop("standing"), found.pop("runs")), **found)
+    return FailedAttempts(*_stand(found.pop("standing"), found.pop("runs")), **found)
 
 
-def _stand(standing: Sequence[Row], runs: int) -> tuple[Fates, Mapping[Mark, Failing]]:
+def _stand(standing: Sequence[Row], runs: int) -> tuple[FailedRunStates, Mapping[Mark, FailingRuns]]:
     """Return what became of so many ``runs``, and which fail now, by mark.
 
     ``standing`` has a row of _MARK and _STANDING for each mark; runs that are in none are gone.
     """
     now = {name: sum(row[name] for row in standing) for name in ("succeeded", "waiting", "dead", "cancelled")}
     failing = {
-        (row["number"], row["code"], row["of_type"]): Failing(row["failed"], row["dead"])
+        (row["number"], row["code"], row["of_type"]): FailingRuns(row["failed"], row["dead"])
         for row in standing
         if row["failed"] or row["dead"]
     }
-    return Fates(runs, **now, gone=runs - sum(now.values())), failing
+    return FailedRunStates(runs, **now, gone=runs - sum(now.values())), failing
 
 
 _KNOWN = f"""
@@ -158,7 +158,7 @@ FROM (
 """
 
 
-def known(ask: Ask, window: Window) -> tuple[set[tuple[str, str]], bool]:
+def known(ask: Ask, window: TimeWindow) -> tuple[set[tuple[str, str]], bool]:
     """Return the (code, type) that had failed before ``window``, and whether only CAP were read.
 
     Of failures that were written before there were error groups: those tell themselves when they began.
@@ -187,7 +187,7 @@ ORDER BY tried.failures DESC, r.finished_at DESC, r.id DESC
 """
 
 
-def recovered(ask: Ask, window: Window) -> tuple[list[Row], int]:
+def recovered(ask: Ask, window: TimeWindow) -> tuple[list[Row], int]:
     """Return runs that succeeded in ``window`` after failures, and how many there are, CAP at most.
 
     id, job_type, attempts, error_code and failed_at (of the last failure), failures, first_failed_at,
@@ -211,7 +211,7 @@ ORDER BY a.finished_at DESC, a.run_id DESC
 """
 
 
-def lost(ask: Ask, found: Failed) -> tuple[list[Row], int]:
+def lost(ask: Ask, found: FailedAttempts) -> tuple[list[Row], int]:
     """Return attempts whose lease ended and whose run was taken over, newest first; and how many there are.
 
     run_id, attempt, lease_epoch, job_type, worker_name, started_at, finished_at (when it was taken over),

@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from wakeboard.core.states import CLAIMABLE, sql_list
-from wakeboard.reporting.activity_report import Ask, Window
+from wakeboard.reporting.activity_report import Ask, TimeWindow
 from wakeboard.reporting.activity_report.faults import MOST_SHOWN
 
 # A fire is made within seconds of its time while any worker lives, and started when a slot is free.
@@ -22,7 +22,7 @@ LATE_BY = f"""coalesce(r.late_by, CASE WHEN r.status IN ({sql_list(CLAIMABLE)})
         THEN date_part('epoch', now() - r.scheduled_for) END)"""
 
 
-class Fired(NamedTuple):
+class ScheduleFires(NamedTuple):
     """The fires of one schedule: how many, how many started late, how many beside the run before.
 
     ``late_seconds`` is the worst delay, ``late_run_id`` its run; ``beside_run_id`` the newest of those.
@@ -42,7 +42,7 @@ class Fired(NamedTuple):
 class Fires:
     """The schedules of which fires started late or beside the run before, by name."""
 
-    schedules: Sequence[Fired]
+    schedules: Sequence[ScheduleFires]
 
     @property
     def late(self) -> int:
@@ -55,18 +55,18 @@ class Fires:
         return sum(each.beside for each in self.schedules)
 
     @property
-    def latest(self) -> list[Fired]:
+    def latest(self) -> list[ScheduleFires]:
         """The schedules of which fires started late, the latest first."""
         late = [each for each in self.schedules if each.late]
         return sorted(late, key=lambda each: -(each.late_seconds or 0))
 
     @property
-    def most_beside(self) -> list[Fired]:
+    def most_beside(self) -> list[ScheduleFires]:
         """The schedules of which fires started beside the run before, those with most first."""
         return sorted((each for each in self.schedules if each.beside), key=lambda each: -each.beside)
 
     @property
-    def worst(self) -> list[Fired]:
+    def worst(self) -> list[ScheduleFires]:
         """The schedules with the worst delays and those with most overlaps, by name."""
         shown = {*self.latest[:MOST_SHOWN], *self.most_beside[:MOST_SHOWN]}
         return sorted(shown, key=lambda each: each.name)
@@ -96,12 +96,12 @@ ORDER BY d.name
 _ANY = f"SELECT EXISTS (SELECT FROM wakeboard.job_runs AS r WHERE {_WITHIN}) AS is_any"
 
 
-def fired(ask: Ask, window: Window) -> Fires:
+def fired(ask: Ask, window: TimeWindow) -> Fires:
     """Return how the fires of ``window`` began for which a run was made."""
     values = {"since": window.since, "until": window.until, "late": LATE.total_seconds()}
-    return Fires([Fired(**row) for row in ask(_FIRED, values)])
+    return Fires([ScheduleFires(**row) for row in ask(_FIRED, values)])
 
 
-def is_any(ask: Ask, window: Window) -> bool:
+def is_any(ask: Ask, window: TimeWindow) -> bool:
     """Return whether a run was made for a fire of ``window``, of a schedule that is still there."""
     return bool(ask(_ANY, {"since": window.since, "until": window.until})[0]["is_any"])

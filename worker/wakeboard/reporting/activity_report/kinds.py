@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from wakeboard.core.errors.error_groups import written
 from wakeboard.core.states import FAILURES, sql_list
-from wakeboard.reporting.activity_report import Ask, Window, faults
-from wakeboard.reporting.activity_report.faults import UNKNOWN, Failed, Failing, known, mark_of
+from wakeboard.reporting.activity_report import Ask, TimeWindow, faults
+from wakeboard.reporting.activity_report.faults import UNKNOWN, FailedAttempts, FailingRuns, known, mark_of
 
 CAP = 20_000
 MOST = 100
@@ -35,7 +35,7 @@ LIMIT :most
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FailureKind:
     """One kind of failure: failed attempts in the window, those of its runs that are dead now, is it new.
 
     ``fingerprint`` is its group's; None where none is kept.
@@ -49,18 +49,18 @@ class Kind:
     fingerprint: str | None
 
 
-def failed_kinds(ask: Ask, window: Window) -> tuple[list[Kind], Failed]:
+def failed_kinds(ask: Ask, window: TimeWindow) -> tuple[list[FailureKind], FailedAttempts]:
     """Return the kinds of failure of ``window``, most first, at most MOST, and what became of its runs."""
     values = {"since": window.since, "until": window.until, "cap": CAP, "most": MOST}
     found = ask(_KINDS, values)
     failed = faults.failed(ask, window, [row["error_group"] for row in found if row["error_group"]])
     before = known(ask, window)[0] if any(not row["was_seen"] for row in found) else set()
     return [
-        Kind(
+        FailureKind(
             row["code"],
             row["job_type"],
             row["failures"],
-            failed.failing.get(mark_of(row["error_group"], row["code"], row["job_type"]), Failing()).dead,
+            failed.failing.get(mark_of(row["error_group"], row["code"], row["job_type"]), FailingRuns()).dead,
             not row["was_seen"] and (row["code"], row["job_type"]) not in before,
             written(row["error_group"]) if row["is_kept"] else None,
         )

@@ -12,9 +12,9 @@ from datetime import timedelta
 
 from wakeboard.core.leases import is_stuck
 from wakeboard.core.states import FAILURES, sql_list
-from wakeboard.reporting.activity_report import Ask, Row, Window
-from wakeboard.reporting.activity_report.stretches import Busy, Stretch, joined
-from wakeboard.reporting.activity_report.usual import Usual
+from wakeboard.reporting.activity_report import Ask, Row, TimeWindow
+from wakeboard.reporting.activity_report.stretches import BusyTime, Stretch, joined
+from wakeboard.reporting.activity_report.usual import Baseline
 from wakeboard.reporting.hourly_rollups import BEGINNING, SLICE_MINUTES, first_minute, hour_of
 from wakeboard.reporting.ids_by_time import last_before
 
@@ -29,7 +29,7 @@ EXAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
+class TypeAttempts:
     """Attempts of one type that ended in the window; ``slow``: successes over ``usual.slow_seconds``."""
 
     job_type: str
@@ -40,10 +40,10 @@ class Ran:
     seconds: float
     slow: int
     slowest_seconds: float
-    usual: Usual | None
+    usual: Baseline | None
 
 
-def slice_length(window: Window) -> timedelta:
+def slice_length(window: TimeWindow) -> timedelta:
     """Return how long slices are: a step that parts an hour evenly, at least a SLICES-th of ``window``.
 
     They begin at the same moments in each window, so that bars stay where they are while a window moves on.
@@ -127,7 +127,7 @@ ORDER BY failed DESC, attempts DESC, job_type LIMIT :most
 """
 
 
-def ran(ask: Ask, window: Window, usually: Mapping[str, Usual]) -> list[Ran]:
+def ran(ask: Ask, window: TimeWindow, usually: Mapping[str, Baseline]) -> list[TypeAttempts]:
     """Return what ended in ``window`` by type, those with failures first, at most MOST_TYPES."""
     values = {
         "since": window.since,
@@ -137,7 +137,7 @@ def ran(ask: Ask, window: Window, usually: Mapping[str, Usual]) -> list[Ran]:
         "limits": [each.slow_seconds * 1000 for each in usually.values()],
         "most": MOST_TYPES,
     }
-    return [Ran(**row, usual=usually.get(row["job_type"])) for row in ask(_RAN, values)]
+    return [TypeAttempts(**row, usual=usually.get(row["job_type"])) for row in ask(_RAN, values)]
 
 
 # Seconds since the window began.
@@ -169,7 +169,7 @@ ORDER BY job_type, begin_at
 """
 
 
-def busy(ask: Ask, window: Window, types: Sequence[str]) -> dict[str, Busy]:
+def busy(ask: Ask, window: TimeWindow, types: Sequence[str]) -> dict[str, BusyTime]:
     """Return when each of ``types`` was busy in ``window``, in seconds since it began."""
     step = slice_length(window)
     values = {
@@ -187,7 +187,7 @@ def busy(ask: Ask, window: Window, types: Sequence[str]) -> dict[str, Busy]:
         stretches[row["job_type"]].append(Stretch(row["start"], row["till"], attempts, failed))
         if failed:
             failing[row["job_type"]].append(Stretch(row["begin"], row["begin"] + length, attempts, failed))
-    return {name: Busy(joined(stretches[name], length), joined(failing[name], length)) for name in types}
+    return {name: BusyTime(joined(stretches[name], length), joined(failing[name], length)) for name in types}
 
 
 _LAST_BEFORE = last_before("job_runs", "created_at")
@@ -216,7 +216,7 @@ ORDER BY t.place, found.seconds DESC, found.id DESC
 """
 
 
-def slow_runs(ask: Ask, window: Window, slow: Sequence[Ran]) -> list[Row]:
+def slow_runs(ask: Ask, window: TimeWindow, slow: Sequence[TypeAttempts]) -> list[Row]:
     """Return the slowest runs of each of ``slow``: id, job_type, started_at, finished_at, seconds.
 
     At most EXAMPLES of each, found among the FEW newest that had been made when the window ended.

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import NamedTuple
 
-from wakeboard.reporting.activity_report import Ask, Window
+from wakeboard.reporting.activity_report import Ask, TimeWindow
 
 # So many fires are counted; in a night without a worker each of each schedule may be one.
 MANY = 200_000
 MOST_TOLD = 100
 
 
-class Missed(NamedTuple):
+class MissedFires(NamedTuple):
     """Fires of one schedule that were missed for one reason; ``is_many``: one stands for very many."""
 
     name: str
@@ -26,7 +26,7 @@ class Missed(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class AllMissed:
+class AllMissedFires:
     """How many fires were missed, in so many ``lines`` by schedule and reason; the ``worst`` MOST_TOLD.
 
     ``is_cut``: there are more, because one stands for very many or because counting stopped.
@@ -35,7 +35,7 @@ class AllMissed:
     fires: int
     lines: int
     is_cut: bool
-    worst: Sequence[Missed]
+    worst: Sequence[MissedFires]
 
 
 # Of a fire that stands for very many, until_at has an index; of schedules that were removed, scheduled_for.
@@ -71,12 +71,12 @@ LIMIT :most
 """
 
 
-def missed(ask: Ask, window: Window) -> AllMissed:
+def missed(ask: Ask, window: TimeWindow) -> AllMissedFires:
     """Return by schedule and reason the fires that fell into ``window`` and were not made, most first."""
     values = {"since": window.since, "until": window.until, "many": MANY, "most": MOST_TOLD}
     rows = ask(_MISSED, values)
     if not rows:
-        return AllMissed(0, 0, False, ())
+        return AllMissedFires(0, 0, False, ())
     *_, fires, lines, are_many = rows[0].values()
-    worst = [Missed(*[*row.values()][: len(Missed._fields)]) for row in rows]
-    return AllMissed(fires, lines, are_many or fires >= MANY, worst)
+    worst = [MissedFires(*[*row.values()][: len(MissedFires._fields)]) for row in rows]
+    return AllMissedFires(fires, lines, are_many or fires >= MANY, worst)

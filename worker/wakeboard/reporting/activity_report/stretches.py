@@ -20,7 +20,7 @@ class Stretch(NamedTuple):
     failed: int
 
 
-class Busy(NamedTuple):
+class BusyTime(NamedTuple):
     """When a type was busy, from first starts to last ends, and the slices in which attempts failed.
 
     Without a pause of the length of a slice they are one stretch; in order.

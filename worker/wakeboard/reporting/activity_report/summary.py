@@ -7,18 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, tzinfo
+from datetime import timedelta, tzinfo
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from wakeboard.core.time.durations import format_duration
-from wakeboard.reporting.activity_report import Ask, Row, faults, fires, minutes
+from wakeboard.reporting.activity_report import Ask, Row, TimeWindow, faults, fires, minutes
 from wakeboard.reporting.activity_report import missed as missed_fires
-from wakeboard.reporting.activity_report.acts import acts
-from wakeboard.reporting.activity_report.kinds import Kind, failed_kinds
-from wakeboard.reporting.activity_report.unmanned import Unmanned, unmanned
+from wakeboard.reporting.activity_report.kinds import FailureKind, failed_kinds
+from wakeboard.reporting.activity_report.unmanned import UnmannedStretch, unmanned
 from wakeboard.reporting.activity_report.usual import medians
-from wakeboard.reporting.activity_report.words import Numbers, number, plural, verdict
+from wakeboard.reporting.activity_report.words import NightNumbers, number, plural, verdict
+from wakeboard.reporting.ids_by_time import last_before
 
 FEW = 5
 REASONS = {
@@ -27,25 +27,21 @@ REASONS = {
     "capped": "too many were due at once",
     "paused": "the schedule was paused",
 }
+MOST_ACTS = 50
+# A row of the audit log has the time when its transaction began and gets its id later: ids may run ahead by
+# this much.
+SLACK = timedelta(minutes=10)
+
+_LAST_BEFORE = last_before("audit_log", "at")
+_ACTS = """
+SELECT id, at, actor, action, target_type, target_id, result FROM wakeboard.audit_log
+WHERE id > CAST(:first AS bigint) AND id <= CAST(:last AS bigint) AND at >= :since AND at < :until
+ORDER BY id DESC LIMIT :most
+"""
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
-    """The window of a report."""
-
-    since: datetime
-    until: datetime
-
-    @property
-    def query(self) -> str:
-        """The window as a query string that means the same to every page and reader."""
-        given = {"since": self.since, "until": self.until}
-        texts = {name: f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M}Z" for name, moment in given.items()}
-        return urlencode(texts, safe=":")
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
+class ReportLine:
     """One of the worst: what it is, and the path of its page."""
 
     text: str
@@ -58,7 +54,7 @@ class Section:
 
     name: str
     title: str
-    lines: tuple[Line, ...]
+    lines: tuple[ReportLine, ...]
     more: int
     path: str
 
@@ -67,7 +63,7 @@ class Section:
 class Summary:
     """What a report says. ``stuck_now`` is of the moment of writing: the page tells it of the present."""
 
-    numbers: Numbers
+    numbers: NightNumbers
     good: bool
     strong: str
     rest: str
@@ -80,7 +76,7 @@ class Summary:
         return f"{self.strong} {self.rest}"
 
 
-def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
+def summary(ask: Ask, window: TimeWindow, zone: tzinfo) -> Summary:
     """Return what is to be told of ``window``, which is over; times in words are of ``zone``."""
     usually = medians(ask, window.since)
     ran = minutes.ran(ask, window, usually)
@@ -89,7 +85,7 @@ def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
     lost, of_lost = faults.lost(ask, failed)
     gone = unmanned(ask, window)
     missed, fired, done = missed_fires.missed(ask, window), fires.fired(ask, window), acts(ask, window)
-    numbers = Numbers(
+    numbers = NightNumbers(
         attempts=sum(each.attempts for each in ran),
         types=len(ran),
         failed=sum(each.failed for each in ran),
@@ -130,7 +126,7 @@ def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
 
 
 def _section(
-    name: str, title: str, lines: Iterable[Line], page: str, anchor: str = "", count: int | None = None
+    name: str, title: str, lines: Iterable[ReportLine], page: str, anchor: str = "", count: int | None = None
 ) -> Section:
     found = list(lines)
     more = (len(found) if count is None else count) - min(len(found), FEW)
@@ -141,72 +137,86 @@ def _type(name: str) -> str:
     return f"/runs?{urlencode({'type': name})}"
 
 
-def _kind(kind: Kind, window: Span) -> Line:
+def _kind(kind: FailureKind, window: TimeWindow) -> ReportLine:
     dead = f", {plural(kind.dead, 'run')} dead now" if kind.dead else ""
     path = f"/errors/{kind.fingerprint or quote(kind.code)}?{window.query}"
-    return Line(f"{number(kind.failures)} × {_short(kind.code)} of {_short(kind.job_type)}{dead}", path)
+    return ReportLine(f"{number(kind.failures)} × {_short(kind.code)} of {_short(kind.job_type)}{dead}", path)
 
 
-def _recovered(row: Row) -> Line:
+def _recovered(row: Row) -> ReportLine:
     code = _short(row["error_code"] or faults.UNKNOWN)
     failed = plural(row["failures"], "failure")
-    return Line(f"run {row['id']} of {_short(row['job_type'])} after {failed} ({code})", f"/runs/{row['id']}")
+    return ReportLine(
+        f"run {row['id']} of {_short(row['job_type'])} after {failed} ({code})", f"/runs/{row['id']}"
+    )
 
 
-def _unmanned(each: Unmanned, zone: tzinfo) -> Line:
+def _unmanned(each: UnmannedStretch, zone: tzinfo) -> ReportLine:
     since, until = (f"{at.astimezone(zone):%a %H:%M}" for at in (each.since_at, each.until_at))
-    return Line(f"{since} to {until}, {format_duration(each.seconds)}", "/workers")
+    return ReportLine(f"{since} to {until}, {format_duration(each.seconds)}", "/workers")
 
 
-def _missed(each: missed_fires.Missed) -> Line:
+def _missed(each: missed_fires.MissedFires) -> ReportLine:
     count = f"{number(each.fires)}{'+' if each.is_many else ''}"
-    return Line(
+    return ReportLine(
         f"{count} × {_short(each.name)}: {REASONS.get(each.reason, each.reason)}", _schedule(each.name)
     )
 
 
-def _late(each: fires.Fired) -> Line:
+def _late(each: fires.ScheduleFires) -> ReportLine:
     worst = format_duration(each.late_seconds or 0)
     text = f"{_short(each.name)}: {number(each.late)} of {number(each.fires)}, the worst by {worst}"
-    return Line(text, f"/runs/{each.late_run_id}")
+    return ReportLine(text, f"/runs/{each.late_run_id}")
 
 
-def _beside(each: fires.Fired) -> Line:
+def _beside(each: fires.ScheduleFires) -> ReportLine:
     text = f"{_short(each.name)}: {number(each.beside)} of {number(each.fires)} beside the run before"
-    return Line(text, f"/runs/{each.beside_run_id}")
+    return ReportLine(text, f"/runs/{each.beside_run_id}")
 
 
-def _slow(ask: Ask, window: Span, slow: Sequence[minutes.Ran]) -> list[Line]:
+def _slow(ask: Ask, window: TimeWindow, slow: Sequence[minutes.TypeAttempts]) -> list[ReportLine]:
     slowest = {row["job_type"]: row for row in reversed(minutes.slow_runs(ask, window, slow[:FEW]))}
     return [_slow_line(each, slowest.get(each.job_type)) for each in slow]
 
 
-def _slow_line(each: minutes.Ran, run: Row | None) -> Line:
+def _slow_line(each: minutes.TypeAttempts, run: Row | None) -> ReportLine:
     assert each.usual is not None, "what is slow is so against what is usual"
     text = (
         f"{_short(each.job_type)}: {number(each.slow)} of {number(each.succeeded)}, the slowest "
         f"{format_duration(each.slowest_seconds)}, usually {format_duration(each.usual.seconds)}"
     )
-    return Line(text, f"/runs/{run['id']}" if run else _type(each.job_type))
+    return ReportLine(text, f"/runs/{run['id']}" if run else _type(each.job_type))
 
 
-def _lost(row: Row) -> Line:
+def _lost(row: Row) -> ReportLine:
     now = f", {row['status']} now" if row["status"] else ""
     text = f"run {row['run_id']} of {_short(row['job_type'])}, taken from {_short(row['worker_name'])}{now}"
-    return Line(text, f"/runs/{row['run_id']}")
+    return ReportLine(text, f"/runs/{row['run_id']}")
 
 
-def _ran(each: minutes.Ran) -> Line:
+def _ran(each: minutes.TypeAttempts) -> ReportLine:
     failed = f", {number(each.failed)} failed" if each.failed else ""
-    return Line(f"{_short(each.job_type)}: {plural(each.attempts, 'attempt')}{failed}", _type(each.job_type))
+    return ReportLine(
+        f"{_short(each.job_type)}: {plural(each.attempts, 'attempt')}{failed}", _type(each.job_type)
+    )
 
 
-def _act(row: Row, zone: tzinfo, window: Span) -> Line:
+def acts(ask: Ask, window: TimeWindow) -> list[Row]:
+    """Return what was done in ``window``, newest first, at most MOST_ACTS: who did what."""
+    first, last = (
+        ask(_LAST_BEFORE, {"moment": moment})[0]["low"]
+        for moment in (window.since - SLACK, window.until + SLACK)
+    )
+    values = {"first": first, "last": last, "since": window.since, "until": window.until, "most": MOST_ACTS}
+    return ask(_ACTS, values)
+
+
+def _act(row: Row, zone: tzinfo, window: TimeWindow) -> ReportLine:
     of = f" of {row['target_type']} {_short(row['target_id'] or '')}".rstrip() if row["target_type"] else ""
     result = "" if row["result"] == "done" else f" ({row['result']})"
     clock = f"{row['at'].astimezone(zone):%H:%M}"
     text = f"{clock} {_short(row['actor'])}: {_short(row['action'])}{of}{result}"
-    return Line(text, f"/audit?{window.query}#audit-{row['id']}")
+    return ReportLine(text, f"/audit?{window.query}#audit-{row['id']}")
 
 
 def _schedule(name: str) -> str:
@@ -219,4 +229,4 @@ def _short(text: Any) -> str:
     return line if len(line) <= 60 else f"{line[:59]}…"
 
 
-__all__ = ["Line", "Section", "Span", "Summary", "summary"]
+__all__ = ["ReportLine", "Section", "Summary", "summary"]

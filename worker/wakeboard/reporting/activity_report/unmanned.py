@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import NamedTuple
 
-from wakeboard.reporting.activity_report import Ask, Window
+from wakeboard.reporting.activity_report import Ask, TimeWindow
 from wakeboard.reporting.heartbeats import SILENCE_SECONDS
 
 # Before the first worker that is known nobody can say that one was missing. A tick comes and goes: where one
@@ -29,7 +29,7 @@ ORDER BY came_at - greatest(left_at, :since) DESC, came_at
 """
 
 
-class Unmanned(NamedTuple):
+class UnmannedStretch(NamedTuple):
     """A stretch of a window in which no worker was there."""
 
     since_at: datetime
@@ -41,7 +41,7 @@ class Unmanned(NamedTuple):
         return (self.until_at - self.since_at).total_seconds()
 
 
-def unmanned(ask: Ask, window: Window) -> list[Unmanned]:
+def unmanned(ask: Ask, window: TimeWindow) -> list[UnmannedStretch]:
     """Return the stretches of ``window`` in which no worker was there, the longest first."""
     values = {"since": window.since, "until": window.until, "silence": SILENCE_SECONDS}
-    return [Unmanned(row["since_at"], row["until_at"]) for row in ask(_GAPS, values)]
+    return [UnmannedStretch(row["since_at"], row["until_at"]) for row in ask(_GAPS, values)]

@@ -26,7 +26,7 @@ LEAST_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Usual:
+class Baseline:
     """How long the successful attempts of one type usually took: the median in seconds, of how many."""
 
     runs: int
@@ -90,7 +90,7 @@ def usual_until(since: datetime) -> datetime:
     return since.replace(minute=0, second=0, microsecond=0)
 
 
-def medians(ask: Ask, since: datetime) -> dict[str, Usual]:
+def medians(ask: Ask, since: datetime) -> dict[str, Baseline]:
     """Return by type what was usual in the BEFORE days before a window; types of fewer runs are left out.
 
     The median is the mean of the half power of two that it lies in.
@@ -106,7 +106,7 @@ def medians(ask: Ask, since: datetime) -> dict[str, Usual]:
     for row in ask(_USUAL, values):
         by_type.setdefault(row["job_type"], []).append(row)
     return {
-        name: Usual(int(total), _median(rows, total))
+        name: Baseline(int(total), _median(rows, total))
         for name, rows in by_type.items()
         if (total := sum(row["runs"] for row in rows)) >= FEWEST
     }

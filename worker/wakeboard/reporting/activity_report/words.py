@@ -18,7 +18,7 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Numbers:
+class NightNumbers:
     """What a night is judged by. Attempts are those that ended in the window; types those they were of.
 
     ``new`` counts kinds of failure (code and type) never seen before, ``dead`` and ``waiting`` the runs that
@@ -46,7 +46,7 @@ class Numbers:
     unmanned_seconds: float = 0.0
 
 
-def verdict(night: Numbers, *, is_over: bool) -> tuple[bool, str, str]:
+def verdict(night: NightNumbers, *, is_over: bool) -> tuple[bool, str, str]:
     """Return (whether nothing needs a person, the strong words, the rest of the sentence)."""
     least = "at least " if night.missed_is_cut else ""
     wrong = [
@@ -84,7 +84,7 @@ def verdict(night: Numbers, *, is_over: bool) -> tuple[bool, str, str]:
     )
 
 
-def _oddities(night: Numbers) -> str:
+def _oddities(night: NightNumbers) -> str:
     """Return a sentence on what is worth a look and needs nobody, with a space in front; or nothing."""
     odd = [
         f"{number(count)} {word}"

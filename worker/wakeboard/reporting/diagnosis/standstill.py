@@ -13,7 +13,7 @@ from wakeboard.reporting import worker_states
 from wakeboard.reporting.heartbeats import SILENCE_SECONDS
 
 
-class Words(NamedTuple):
+class ReasonWords(NamedTuple):
     """A reason in a word or two, as a clause (``{}`` is the type), and what the runs wait for."""
 
     short: str
@@ -23,9 +23,9 @@ class Words(NamedTuple):
 
 # By the value of ``standstill``.
 WORDS = {
-    "paused": Words("type paused", "its type {} is paused", "until somebody resumes that"),
-    "limit": Words("type limit 0", "the limit of its type {} is 0", "until somebody raises that"),
-    "worker": Words("no worker", "no worker takes its type {}", "for one"),
+    "paused": ReasonWords("type paused", "its type {} is paused", "until somebody resumes that"),
+    "limit": ReasonWords("type limit 0", "the limit of its type {} is 0", "until somebody raises that"),
+    "worker": ReasonWords("no worker", "no worker takes its type {}", "for one"),
 }
 
 

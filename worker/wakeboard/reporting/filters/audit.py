@@ -20,9 +20,9 @@ from wakeboard.reporting.filters.values import (
     LONGEST_TEXT,
     MOMENT,
     TEXT,
-    Asked,
     Field,
     FilterError,
+    FilterValues,
     one_of,
     refuse_reversed,
 )
@@ -78,7 +78,9 @@ FIELDS: dict[str, Field] = {
 }
 
 
-def search(asked: Asked, now: datetime, *, start: Start | None = None, hidden: str | None = None) -> Search:
+def search(
+    asked: FilterValues, now: datetime, *, start: Start | None = None, hidden: str | None = None
+) -> Search:
     """Return the search that filters of FIELDS mean at ``now``, the database's clock.
 
     Its statement selects whole rows; ``start`` is where a walk begins; by its words no reason
@@ -102,7 +104,7 @@ def search(asked: Asked, now: datetime, *, start: Start | None = None, hidden: s
     return Search(matching, near.c.id, end)
 
 
-def target_of(asked: Asked) -> Target | None:
+def target_of(asked: FilterValues) -> Target | None:
     """Return the thing that ``kind`` and ``target`` name together. Raises FilterError."""
     kind: str | None = asked.get("kind")
     target: Target | None = asked.get("target")
@@ -121,7 +123,7 @@ def target_of(asked: Asked) -> Target | None:
     return Target(kind, asked.texts["target"])
 
 
-def _conditions(asked: Asked, hidden: str | None) -> dict[str, Any]:
+def _conditions(asked: FilterValues, hidden: str | None) -> dict[str, Any]:
     """Return {name: columns → conditions} of what is asked, but for the time."""
     found: dict[str, Any] = {}
     if target := target_of(asked):
@@ -147,7 +149,7 @@ def _conditions(asked: Asked, hidden: str | None) -> dict[str, Any]:
     return found
 
 
-def _stretch(asked: Asked, now: datetime) -> list[ColumnElement[bool]]:
+def _stretch(asked: FilterValues, now: datetime) -> list[ColumnElement[bool]]:
     found: list[ColumnElement[bool]] = []
     if since := asked.get("since"):
         moment = since.at(now)

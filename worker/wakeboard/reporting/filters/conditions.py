@@ -29,7 +29,7 @@ from sqlalchemy import (
 from wakeboard.database.tables import job_attempts, job_runs
 from wakeboard.reporting.filters.named import workers_named
 from wakeboard.reporting.filters.runs import FAILED
-from wakeboard.reporting.filters.values import LARGEST_ID, Asked
+from wakeboard.reporting.filters.values import LARGEST_ID, FilterValues
 
 # The filters that no index serves, beside those of payloads, and the columns that they look at.
 WALKING = ("q", "attempts", "worker", "since", "until", *FAILED)
@@ -41,7 +41,7 @@ LOOKED_AT = (
 runs = job_runs.c
 
 
-class Hidden(NamedTuple):
+class HiddenText(NamedTuple):
     """What a search must not tell, as regular expressions: payloads, messages, words before a hidden item."""
 
     payload: str
@@ -49,7 +49,7 @@ class Hidden(NamedTuple):
     flag: str
 
 
-def plain(asked: Asked, run: Any = runs) -> list[ColumnElement[bool]]:
+def plain(asked: FilterValues, run: Any = runs) -> list[ColumnElement[bool]]:
     """Return the filters that are a comparison with an indexed column."""
     columns = {
         "type": run.job_type,
@@ -62,10 +62,10 @@ def plain(asked: Asked, run: Any = runs) -> list[ColumnElement[bool]]:
 
 def looked_at(
     run: Any,
-    asked: Asked,
+    asked: FilterValues,
     now: datetime,
     ids_of: Callable[[Select[Any]], Sequence[Any]],
-    hidden: Hidden | None,
+    hidden: HiddenText | None,
 ) -> list[ColumnElement[bool]]:
     """Return the filters that have to look at each ``run`` (columns LOOKED_AT)."""
     found: list[ColumnElement[bool]] = []
@@ -86,7 +86,7 @@ def looked_at(
     return found
 
 
-def failed_between(run: Any, asked: Asked, now: datetime) -> list[ColumnElement[bool]]:
+def failed_between(run: Any, asked: FilterValues, now: datetime) -> list[ColumnElement[bool]]:
     """Return what the filters FAILED ask of the last failure of ``run``."""
     since, until = map(asked.get, FAILED)
     return [
@@ -95,7 +95,7 @@ def failed_between(run: Any, asked: Asked, now: datetime) -> list[ColumnElement[
     ]
 
 
-def _holds(run: Any, steps: list[str], value: str, hidden: Hidden | None) -> ColumnElement[bool]:
+def _holds(run: Any, steps: list[str], value: str, hidden: HiddenText | None) -> ColumnElement[bool]:
     """Match payloads with ``value`` behind ``steps``, unless the word before it in a list hides it."""
     holds: list[ColumnElement[bool]] = [_at(run, steps) == value]
     if hidden is None:
@@ -122,7 +122,7 @@ def _worked_on_by(run: Any, worker_ids: Sequence[str]) -> ColumnElement[bool]:
     return or_(run.locked_by == any_(ids), has_held)
 
 
-def _mentions(run: Any, words: str, hidden: Hidden | None) -> ColumnElement[bool]:
+def _mentions(run: Any, words: str, hidden: HiddenText | None) -> ColumnElement[bool]:
     """Match text in payload, error or type, and the run's own number."""
     payload, error = cast(run.payload, Text), run.last_error
     columns = (payload, error, run.error_code, run.job_type)

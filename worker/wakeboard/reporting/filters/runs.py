@@ -7,7 +7,15 @@ from collections.abc import Sequence
 
 from wakeboard.core.errors import error_groups
 from wakeboard.core.states import FAILING
-from wakeboard.reporting.filters.values import MOMENT, STATUS, TEXT, Asked, Field, FilterError, identifier
+from wakeboard.reporting.filters.values import (
+    MOMENT,
+    STATUS,
+    TEXT,
+    Field,
+    FilterError,
+    FilterValues,
+    identifier,
+)
 
 
 def _attempts(value: str) -> tuple[int, int | None]:
@@ -61,7 +69,7 @@ FIELDS: dict[str, Field] = {
 FAILED = ("failed-since", "failed-until")
 
 
-def states_of(asked: Asked) -> Sequence[str]:
+def states_of(asked: FilterValues) -> Sequence[str]:
     """Return the states in which ``asked`` looks, none for all.
 
     Without a status, an error or the time of a failure means runs that fail now; a group all that failed so.

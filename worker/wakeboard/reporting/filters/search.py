@@ -31,14 +31,14 @@ from wakeboard.database.tables import job_runs
 from wakeboard.reporting.filters.conditions import (
     LOOKED_AT,
     WALKING,
-    Hidden,
+    HiddenText,
     failed_between,
     looked_at,
     plain,
 )
 from wakeboard.reporting.filters.named import removed_schedules_named, schedules_named
 from wakeboard.reporting.filters.runs import FAILED, states_of
-from wakeboard.reporting.filters.values import Asked, FilterError, refuse_reversed
+from wakeboard.reporting.filters.values import FilterError, FilterValues, refuse_reversed
 
 # How many runs one request looks at for filters that no index serves; the cursor leads on to the next ones.
 WINDOW = 20_000
@@ -94,12 +94,12 @@ class Arm(NamedTuple):
 
 
 def search(
-    asked: Asked,
+    asked: FilterValues,
     now: datetime,
     ids_of: Callable[[Select[Any]], Sequence[Any]],
     *,
     start: Start | None = None,
-    hidden: Hidden | None = None,
+    hidden: HiddenText | None = None,
     types: Sequence[str] | None = None,
 ) -> Search:
     """Return the search that filters of ``runs.FIELDS`` mean at ``now``, the database's clock.
@@ -132,13 +132,13 @@ def search(
     return Search(select(each.c.id), each.c.id)
 
 
-def refuse_impossible(asked: Asked, now: datetime) -> None:
+def refuse_impossible(asked: FilterValues, now: datetime) -> None:
     """Raise FilterError where no run can lie between two times of ``asked``."""
     refuse_reversed(asked, now, "run can have been enqueued")
     refuse_reversed(asked, now, "run can have failed", FAILED)
 
 
-def _is_of_failures_alone(asked: Asked) -> bool:
+def _is_of_failures_alone(asked: FilterValues) -> bool:
     """Whether the index of what fails now has all that is asked for, and no run need be looked at."""
     is_of_failures = any(map(asked.get, FAILED)) and set(states_of(asked)) <= set(_FAILING)
     return is_of_failures and set(asked.values) <= {"status", *FAILED}
@@ -226,10 +226,10 @@ def _made_by(schedule_id: int, start: Start | None) -> list[ColumnElement[bool]]
 
 
 def _others(
-    asked: Asked,
+    asked: FilterValues,
     now: datetime,
     ids_of: Callable[[Select[Any]], Sequence[Any]],
-    hidden: Hidden | None,
+    hidden: HiddenText | None,
     types: Sequence[str] | None,
 ) -> Callable[[Any], list[ColumnElement[bool]]]:
     """Return what is asked of a schedule's runs beside the schedule: columns of a run → conditions."""
@@ -279,7 +279,7 @@ def _ordered(id_: Any, start: Start | None) -> Any:
     return id_.asc() if start is not None and start.newer else id_.desc()
 
 
-def _states(asked: Asked, *, by_type: bool) -> list[Arm]:
+def _states(asked: FilterValues, *, by_type: bool) -> list[Arm]:
     """Return the alternatives of the status filter: one ordered scan each, merged.
 
     ``by_type``: without a status they are found by the index by type, which has those that do not run.
@@ -301,7 +301,7 @@ def _states(asked: Asked, *, by_type: bool) -> list[Arm]:
     ]
 
 
-def _seen(asked: Asked, types: Sequence[str] | None) -> list[list[ColumnElement[bool]]]:
+def _seen(asked: FilterValues, types: Sequence[str] | None) -> list[list[ColumnElement[bool]]]:
     """Return the alternatives of the types that the asker may see: one ordered index scan each, merged."""
     if types is None:
         return [[]]

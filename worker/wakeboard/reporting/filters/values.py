@@ -59,7 +59,7 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class FilterValues:
     """What somebody asks for. ``values`` are parsed, ``texts`` canonical, in the fields' order."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -166,7 +166,7 @@ def in_zone(fields: Mapping[str, Field], zone: tzinfo) -> dict[str, Field]:
 
 def read_pairs(
     pairs: Iterable[tuple[str, str]], fields: Mapping[str, Field], *, is_form: bool = False
-) -> Asked:
+) -> FilterValues:
     """Return what (name, text) ``pairs`` ask for; a field named ``payload.`` reads every ``payload.<path>``.
 
     An empty text is no value: whoever wrote it, as an unset variable of a shell, would ask for everything.
@@ -181,11 +181,11 @@ def read_pairs(
     texts: dict[str, str] = {}
     for name in sorted(given, key=lambda name: _order(name, fields)):
         values[name], texts[name] = _read(name, given[name], _field(name, fields))
-    return Asked(values, texts)
+    return FilterValues(values, texts)
 
 
 def refuse_reversed(
-    asked: Asked, now: datetime, what: str, names: tuple[str, str] = ("since", "until")
+    asked: FilterValues, now: datetime, what: str, names: tuple[str, str] = ("since", "until")
 ) -> None:
     """Raise FilterError where the first of ``names`` is not before the second: no ``what`` in between."""
     since, until = map(asked.get, names)

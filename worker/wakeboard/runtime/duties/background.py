@@ -11,23 +11,25 @@ from typing import Any, Protocol
 
 import psycopg
 
+from wakeboard.alerts.heartbeat import Heartbeat
+from wakeboard.alerts.watch import Watch
 from wakeboard.config.settings import Settings
 from wakeboard.database.outage_log import MissingTables
 from wakeboard.maintenance.retention.keep import Keep
 from wakeboard.maintenance.retention.sweep import LOOK_SECONDS as RETENTION_SECONDS
 from wakeboard.maintenance.retention.sweep import Retention
 from wakeboard.queue import pauses
-from wakeboard.runtime.duties.alerts import ALERTS_SECONDS, Alerts
+from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.duties.clock import CLOCK_SECONDS, Clock
 from wakeboard.runtime.duties.duty_thread import Connection, Duties, Duty, Step
 from wakeboard.runtime.duties.indexes import INDEXES_SECONDS, Indexes
 from wakeboard.runtime.duties.live_output import LiveOutput
 from wakeboard.runtime.duties.notify_check import LISTEN_SECONDS, NotifyCheck
 from wakeboard.runtime.duties.operations import Operations
-from wakeboard.runtime.duties.poll import Asked, Found, limited, look, say_alive
-from wakeboard.runtime.duties.presence import Beat, Presence
+from wakeboard.runtime.duties.poll import PollRequest, PollResult, limited, look, say_alive
+from wakeboard.runtime.duties.presence import Presence
 from wakeboard.runtime.duties.reaper import Reaper
-from wakeboard.runtime.duties.statistics_merge import MERGE_SECONDS, Counting
+from wakeboard.runtime.duties.statistics_merge import MERGE_SECONDS, StatisticsMerge
 from wakeboard.runtime.duties.watchdog import Watchdog
 from wakeboard.runtime.loop.claims import ClaimPlanner
 from wakeboard.runtime.loop.in_flight import RunsInFlight
@@ -47,6 +49,22 @@ DUE_DUTIES = ("schedule", "pauses", "reap", "operations")
 MEMORY_SECONDS = 10.0
 LIVE_OUTPUT_SECONDS = 2.0
 FORGET_SECONDS = 3600.0
+
+
+ALERTS_SECONDS = 15.0
+
+
+class Alerts:
+    """The duty of one worker process; what it finds is delivered by runs of type ``alert``."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._watch = Watch("worker", settings)
+        self._heartbeat = Heartbeat(settings.heartbeat_url)
+
+    def step(self, connection: psycopg.Connection[Any]) -> dict[str, int]:
+        """Look once; return how many rules were looked at, fire, and how many messages were written."""
+        self._heartbeat.step(connection)
+        return self._watch.step(connection)
 
 
 class Paced(Protocol):
@@ -108,7 +126,7 @@ class Background:
         self._jumps = 0
         self._has_more_fires = False
         self._operations = Operations()
-        self._counting = Counting()
+        self._counting = StatisticsMerge()
         self._retention = Retention(Keep.from_settings(settings), presence.worker_id)
         # A tick ends before a rebuild would.
         self._indexes = None if is_tick else Indexes(url)
@@ -293,7 +311,7 @@ class Background:
         if is_first:
             self._wake()
 
-    def _asked(self) -> Asked:
+    def _asked(self) -> PollRequest:
         if monotonic() >= self._weigh_at:
             self._weigh_at = monotonic() + MEMORY_SECONDS
             self._memory_bytes = resident_bytes(os.getpid())
@@ -302,7 +320,7 @@ class Background:
             if self.is_registered
             else []
         )
-        return Asked(
+        return PollRequest(
             len(self._holdings), self._memory_bytes or None, self.is_stopping, beats,
             wants_work=self._can_stand_for_polls, channel=self._hearing.channel, proof=self._hearing.ask(),
         )  # fmt: skip
@@ -314,7 +332,7 @@ class Background:
         claims = self.is_registered and not (self.is_draining or self.is_stopping)
         return comes_in_time and claims and self._hearing.is_proven
 
-    def _see_what_is_due(self, found: Found, before: float, after: float) -> None:
+    def _see_what_is_due(self, found: PollResult, before: float, after: float) -> None:
         """Let each duty come at its time; one that has nothing to do is well."""
         ended = 0.0 if found.has_ended_leases else None
         jumped = self._reaper.clock_jumped(found.clock, before, after)
@@ -334,7 +352,7 @@ class Background:
                 at = before + max(0.0, seconds) + PUNCTUAL_SECONDS
                 self._duties.hurry(name, in_seconds=at - monotonic())
 
-    def _obey(self, connection: Connection, found: Found, policies: Sequence[dict[str, Any]]) -> None:
+    def _obey(self, connection: Connection, found: PollResult, policies: Sequence[dict[str, Any]]) -> None:
         """Take over what people decided, and write again what somebody took away."""
         if found.drain is None:
             self._presence.insert(connection)

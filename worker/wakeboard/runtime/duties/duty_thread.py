@@ -20,8 +20,8 @@ from wakeboard.config.service_thread import FailureLog, ServiceThread
 from wakeboard.core.text.sanitize import described, first_line
 from wakeboard.database.db import NO_TABLES, DatabaseError, connect, current_revision
 from wakeboard.database.outage_log import MissingTables, OutageLog, RepeatedWarnings
+from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.duties.notify_check import NotHeard
-from wakeboard.runtime.duties.presence import Beat
 from wakeboard.runtime.duties.watchdog import Watchdog
 from wakeboard.runtime.loop.channel import DEADLINE_SECONDS, USELESS
 

@@ -68,7 +68,7 @@ class Indexes:
                 connection.cancel_safe(timeout=STOP_SECONDS)
         thread.join(STOP_SECONDS)
 
-    def _work(self, current: state.Pass) -> None:
+    def _work(self, current: state.RebuildPass) -> None:
         try:
             with rebuild.open_connection(self._url) as self._connection:
                 rebuild.make_pass(

@@ -21,9 +21,8 @@ from wakeboard.core.text.sanitize import described
 from wakeboard.database.db import PLANNING, DatabaseError, configure, connect, is_pooled
 from wakeboard.database.outage_log import OutageLog, RepeatedWarnings
 from wakeboard.database.poison_rows import Parts, reason
-from wakeboard.queue.engine.fence import STANDING
-from wakeboard.queue.engine.renewal import CANCELS, RENEW
-from wakeboard.runtime.duties.presence import Beat
+from wakeboard.queue.engine.fence import CANCELS, RENEW, STANDING
+from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.duties.watchdog import Watchdog
 from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
 
@@ -37,7 +36,7 @@ UNRENEWED = "The leases could not be renewed; trying again."
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseLost:
+class LeaseTaken:
     """Somebody took the run over, or its row is gone."""
 
     run_id: int
@@ -52,7 +51,7 @@ class CancelAsked:
     lease_epoch: int
 
 
-Told = LeaseLost | CancelAsked
+Told = LeaseTaken | CancelAsked
 
 
 class LoopHangs(Exception):
@@ -270,7 +269,7 @@ class LeaseKeeper:
         for entry in missing:
             row = standing.get(entry.run_id)
             if row is None or row[1] != entry.lease_epoch or row[2] not in (None, self._worker_id):
-                self._tell(LeaseLost(entry.run_id, entry.lease_epoch))
+                self._tell(LeaseTaken(entry.run_id, entry.lease_epoch))
             elif row[3] == "running":
                 busy.append(entry)
             else:

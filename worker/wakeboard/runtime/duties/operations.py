@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.bulk.advance import Step, advance, due
+from wakeboard.bulk.advance import AdvanceResult, advance, due
 
 OPERATIONS_SECONDS = 1.0
 # The thread fires schedules and says that the worker lives, too.
@@ -38,7 +38,7 @@ class Operations:
         self.pause_seconds = shortest if shortest < OPERATIONS_SECONDS else None
         return {"moved": moved} if moved else {}
 
-    def _advance(self, connection: psycopg.Connection[Any], operation_id: int) -> Step | None:
+    def _advance(self, connection: psycopg.Connection[Any], operation_id: int) -> AdvanceResult | None:
         try:
             step = advance(connection, operation_id)
         except Exception:

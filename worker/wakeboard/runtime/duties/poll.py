@@ -18,8 +18,9 @@ import psycopg
 
 from wakeboard.core.states import CLAIMABLE, sql_list
 from wakeboard.queue.engine.claims import TYPES_WITH_WORK
+from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.duties.clock import IS_ANYTHING_AHEAD
-from wakeboard.runtime.duties.presence import Beat, Presence
+from wakeboard.runtime.duties.presence import Presence
 from wakeboard.schedules.scheduler import REFUSED_SECONDS
 
 # $1 worker, $2 running, $3 memory, $4 whether it stops.
@@ -103,7 +104,7 @@ def limited(connection: psycopg.Connection[Any], job_types: Sequence[str]) -> li
     return [name for (name,) in psycopg.RawCursor(connection).execute(statement, (list(job_types),))]
 
 
-class Found(NamedTuple):
+class PollResult(NamedTuple):
     """What one look brought. ``drain`` and ``stop`` are None when the worker's row is gone.
 
     ``fires_in``, ``ends_in`` and ``steps_in`` are seconds until a schedule, the end of a pause and an
@@ -123,7 +124,7 @@ class Found(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PollRequest:
     """What a look tells of the worker, and whether it looks for runs; ``proof`` is sent to itself."""
 
     running: int
@@ -135,7 +136,9 @@ class Asked:
     proof: str | None
 
 
-def look(connection: psycopg.Connection[Any], presence: Presence, asked: Asked) -> tuple[Found, float, float]:
+def look(
+    connection: psycopg.Connection[Any], presence: Presence, asked: PollRequest
+) -> tuple[PollResult, float, float]:
     """Look once; return what was found, and the monotonic clock before and after."""
     beats = asked.beats
     values = (
@@ -149,4 +152,4 @@ def look(connection: psycopg.Connection[Any], presence: Presence, asked: Asked) 
     # Planned each time: a plan that was made for a small table would be kept while it grows.
     row = psycopg.RawCursor(connection).execute(LOOK.encode(), values, prepare=False).fetchone()
     assert row is not None
-    return Found(*row[:-1]), before, monotonic()
+    return PollResult(*row[:-1]), before, monotonic()

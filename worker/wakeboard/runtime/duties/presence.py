@@ -13,7 +13,6 @@ import psycopg
 from wakeboard import __version__
 from wakeboard.queue.engine.unbegun import FORGET_ENDED
 from wakeboard.queue.types import PUBLISH
-from wakeboard.reporting.heartbeats import Beat as Beat
 from wakeboard.schedules import code_schedules
 
 REGISTER = """
@@ -25,16 +24,6 @@ ON CONFLICT (id) DO UPDATE SET seen_at = now(), job_types = excluded.job_types,
     code_schedules = excluded.code_schedules
 """
 STOPPED = "UPDATE wakeboard.workers SET stopped_at = now(), idle_since = NULL, running = 0 WHERE id = $1"
-# Sent on the claim's own connection, so that it is ordered with the claims around it.
-IDLE = "UPDATE wakeboard.workers SET idle_since = now() WHERE id = $1"
-BUSY = "UPDATE wakeboard.workers SET idle_since = NULL WHERE id = $1"
-# Somebody else who is idle and can run one of these types. $1 worker, $2 types.
-WAKE_ANOTHER = """
-SELECT pg_notify('wakeboard_wake', '') FROM wakeboard.workers
-WHERE id <> $1 AND idle_since IS NOT NULL AND stopped_at IS NULL AND job_types && $2::text[]
-    AND seen_at > now() - make_interval(secs => 3 * heartbeat_seconds)
-LIMIT 1
-"""
 FORGET_LOOPS = "DELETE FROM wakeboard.loops WHERE process_id = $1"
 FORGET_OLD = """
 WITH gone AS (

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import psycopg
 
 from wakeboard.config import log
-from wakeboard.core.errors.backoff import Backoff
 from wakeboard.core.errors.error_groups import LOST_TEMPLATE, lost_group
+from wakeboard.core.retry import Backoff
 from wakeboard.core.time.clock_skew import is_since
 from wakeboard.database.outage_log import RepeatedWarnings
 from wakeboard.database.poison_rows import Parts, PassedBy, is_refusal, reason
@@ -31,7 +31,7 @@ WHY = LOST_TEMPLATE
 Moved = list[tuple[Any, ...]]
 
 
-class Lost(NamedTuple):
+class ExpiredLease(NamedTuple):
     """A run whose lease has ended, as it was read, and how it is taken back; ``delay`` is in seconds."""
 
     id: int
@@ -75,7 +75,10 @@ class Reaper:
         if not rows:
             return {}
         delays = [Backoff.parse_or_default(row[6]).delay_seconds(row[4] + 1) for row in rows]
-        lost = [Lost(row[0], row[1], row[3], delay, row[5]) for row, delay in zip(rows, delays, strict=True)]
+        lost = [
+            ExpiredLease(row[0], row[1], row[3], delay, row[5])
+            for row, delay in zip(rows, delays, strict=True)
+        ]
         given_back = _give_back(connection, lost)
         is_given_back = {run_id for run_id, *_ in given_back}
         moved = given_back + self._reap(connection, [one for one in lost if one.id not in is_given_back])
@@ -91,7 +94,7 @@ class Reaper:
             )  # fmt: skip
         return counts
 
-    def _reap(self, connection: psycopg.Connection[Any], lost: Sequence[Lost]) -> Moved:
+    def _reap(self, connection: psycopg.Connection[Any], lost: Sequence[ExpiredLease]) -> Moved:
         """Take the runs back and return them; one that the database refuses alone is dead if it may be."""
         moved: Moved = []
         parts = Parts(lost)
@@ -103,7 +106,7 @@ class Reaper:
                     moved += self._bury(connection, part[0], reason(refused))
         return moved
 
-    def _bury(self, connection: psycopg.Connection[Any], lost: Lost, why: str) -> Moved:
+    def _bury(self, connection: psycopg.Connection[Any], lost: ExpiredLease, why: str) -> Moved:
         """Let a run be dead that may not be tried again: with its attempt if that may be written."""
         self._warnings.warn(
             lost.id, "The database refuses that a lost run is tried again; it is dead if that may be.",
@@ -152,7 +155,7 @@ class Reaper:
         return True
 
 
-def _give_back(connection: psycopg.Connection[Any], lost: Sequence[Lost]) -> Moved:
+def _give_back(connection: psycopg.Connection[Any], lost: Sequence[ExpiredLease]) -> Moved:
     """Give back what has not begun, and return it; a run that the database refuses alone is lost."""
     cursor = psycopg.RawCursor(connection)
     moved: Moved = []
@@ -167,16 +170,16 @@ def _give_back(connection: psycopg.Connection[Any], lost: Sequence[Lost]) -> Mov
     return moved
 
 
-def _take_back(connection: psycopg.Connection[Any], lost: Sequence[Lost], why: str) -> Moved:
+def _take_back(connection: psycopg.Connection[Any], lost: Sequence[ExpiredLease], why: str) -> Moved:
     ids, epochs, types, delays, most = map(list, zip(*lost, strict=True))
     groups = [lost_group(name).id for name in types]
     values = (ids, epochs, delays, most, why, groups, LOST_TEMPLATE)
     return psycopg.RawCursor(connection).execute(REAP.encode(), values).fetchall()
 
 
-def _bury_with_attempt(connection: psycopg.Connection[Any], lost: Lost, why: str) -> Moved:
+def _bury_with_attempt(connection: psycopg.Connection[Any], lost: ExpiredLease, why: str) -> Moved:
     return _take_back(connection, [lost._replace(most_attempts=1)], why)
 
 
-def _bury_where_it_stands(connection: psycopg.Connection[Any], lost: Lost, why: str) -> Moved:
+def _bury_where_it_stands(connection: psycopg.Connection[Any], lost: ExpiredLease, why: str) -> Moved:
     return psycopg.RawCursor(connection).execute(END_REFUSED.encode(), (lost.id, lost.epoch, why)).fetchall()

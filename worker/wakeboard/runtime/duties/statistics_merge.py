@@ -20,7 +20,7 @@ SLICE_SECONDS = 0.05
 PAUSE = 2.0
 
 
-class Counting:
+class StatisticsMerge:
     """The duty of one worker process; ``pause_seconds`` is when to go on, None for the usual time."""
 
     def __init__(self) -> None:

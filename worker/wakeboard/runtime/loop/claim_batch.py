@@ -18,9 +18,11 @@ from typing import Any
 
 from wakeboard.database.poison_rows import Parts, is_refusal, reason
 from wakeboard.queue.engine.claims import (
+    BUSY,
     CLAIM_THESE,
     FORGOTTEN,
     HELD_BY_ME,
+    IDLE,
     LOCK_LIMIT,
     SET_ASIDE,
     TYPES_WITH_WORK,
@@ -30,7 +32,6 @@ from wakeboard.queue.engine.claims import (
 )
 from wakeboard.queue.engine.endings import RELEASE
 from wakeboard.queue.engine.unbegun import listing
-from wakeboard.runtime.duties.presence import BUSY, IDLE
 from wakeboard.runtime.loop.channel import (
     Asked,
     Rows,

@@ -15,7 +15,7 @@ from wakeboard.config import log
 from wakeboard.database.db import NO_TABLES_STATES
 from wakeboard.database.outage_log import MissingTables, RepeatedWarnings
 from wakeboard.database.poison_rows import PassedBy
-from wakeboard.runtime.duties.presence import Beat
+from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.loop.channel import Rows, StatementFailed
 from wakeboard.runtime.loop.claim_batch import (
     ClaimResult,

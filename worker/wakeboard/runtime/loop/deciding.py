@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from wakeboard.core.errors.error_groups import ErrorGroup
-from wakeboard.core.errors.retrying import delay_seconds
 from wakeboard.core.outcome import PLAIN, Answer
+from wakeboard.core.retry import delay_seconds
 from wakeboard.core.states import FINISH_REFUSED
 from wakeboard.runtime.loop.in_flight import RunInFlight, boottime_ns
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 from time import monotonic
 from typing import Protocol
 
-from wakeboard.core.process.shared_slot import Started
+from wakeboard.core.process.shared_slot import StartedRun
 from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
 
 MEMORY_SECONDS = 0.5
 
 
 class _Processes(Protocol):
-    def current(self, slot: int) -> Started | None: ...
+    def current(self, slot: int) -> StartedRun | None: ...
     def ask_cancel(self, slot: int, run_id: int, lease_epoch: int) -> None: ...
     def terminate(self, slot: int) -> None: ...
     def kill(self, slot: int, run_id: int | None = None, lease_epoch: int = 0) -> None: ...
@@ -66,7 +66,7 @@ class Limits:
                 held.is_fenced = True
                 self._kill(held.slot, held, now, whatever_runs=True)
 
-    def _look_at(self, slot: int, started: Started, held: RunInFlight, now: int) -> None:
+    def _look_at(self, slot: int, started: StartedRun, held: RunInFlight, now: int) -> None:
         if held.terminated_ns:
             if now - held.terminated_ns >= self._kill_ns:
                 self._kill(slot, held, now)

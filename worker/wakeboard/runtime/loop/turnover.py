@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Sequence
 from time import monotonic
 
-from wakeboard.runtime.duties.presence import WAKE_ANOTHER
+from wakeboard.queue.engine.claims import WAKE_ANOTHER
 from wakeboard.runtime.loop.channel import Rows, Script, Statement, StatementFailed, Together, array
 from wakeboard.runtime.loop.claim_cursor import JOB_TYPE
 from wakeboard.runtime.loop.claim_state import ClaimState

@@ -8,7 +8,7 @@ from time import monotonic
 from wakeboard.config import log
 from wakeboard.database.outage_log import RepeatedWarnings
 from wakeboard.database.poison_rows import is_refusal, reason
-from wakeboard.runtime.duties.presence import Beat
+from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.loop.channel import StatementFailed
 from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claims import ClaimPlanner

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from time import monotonic_ns, sleep
 from typing import Any
 
-from wakeboard.config.working_directory import Folder
+from wakeboard.config.working_directory import WorkingDirectory
 from wakeboard.core.process.output_file import is_as_new, is_silent, written_bytes
 from wakeboard.core.process.process_tree import has_children, kill_children
 from wakeboard.runtime.processes.identity import Identity
@@ -73,7 +73,7 @@ class Hygiene:
         """`work_fd`: the socket to the supervisor; `recycle_mb`: resident memory above which the child is
         replaced."""
         self._recycle_bytes = recycle_mb * 1024 * 1024
-        self._folder = Folder()
+        self._folder = WorkingDirectory()
         self._environment: dict[Any, Any] = dict(_environment_of(os.environ))
         self._umask = os.umask(0o022)
         os.umask(self._umask)

@@ -16,7 +16,7 @@ from typing import Any
 from wakeboard.core.outcome import OUTPUT_BYTES
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.process.output_file import read_output, trim
-from wakeboard.core.process.shared_slot import ANYTHING, Started, create_pages
+from wakeboard.core.process.shared_slot import ANYTHING, StartedRun, create_pages
 from wakeboard.runtime.processes.control import Control
 from wakeboard.runtime.processes.events import AppFailed, Event, Ready, TemplateDied, Warned, describe_status
 from wakeboard.runtime.processes.memory import Shortage, family_bytes
@@ -134,7 +134,7 @@ class Children:
         """What was sent to the slot and not reported yet, in order."""
         return list(self._slots[slot].outstanding)
 
-    def current(self, slot: int) -> Started | None:
+    def current(self, slot: int) -> StartedRun | None:
         """What the slot's child runs at this moment, from shared memory."""
         return self._slots[slot].page.started()
 

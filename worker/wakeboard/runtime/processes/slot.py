@@ -19,7 +19,7 @@ from wakeboard.core.outcome import OUTPUT_BYTES
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.process.output_file import create_output, empty, read_output
 from wakeboard.core.process.process_tree import kill_tree, send_signal
-from wakeboard.core.process.shared_slot import NOTHING, SlotPage, Started
+from wakeboard.core.process.shared_slot import NOTHING, SlotPage, StartedRun
 from wakeboard.runtime.processes.control import Control
 from wakeboard.runtime.processes.ending import ended_in_order, word_of_end
 from wakeboard.runtime.processes.events import Died, Event, Finished, Returned, Warned, crash_answer
@@ -63,7 +63,7 @@ class Slot:
         self._to_kill: tuple[int, int, float] | None = None
         # How many assignments the child was sent; what was asked back when, by what ran and that number then.
         self._sent = 0
-        self._asked_back: tuple[Started, int] | None = None
+        self._asked_back: tuple[StartedRun, int] | None = None
         self.work: socket.socket | None = None
         self.outstanding: deque[Assignment] = deque()
         self._generation = 0

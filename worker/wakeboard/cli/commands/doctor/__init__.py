@@ -11,12 +11,13 @@ import click
 import psycopg
 
 from wakeboard.cli.commands.doctor import app, database, indexes, liveness
-from wakeboard.cli.commands.doctor.finding import LEVELS, Finding
-from wakeboard.cli.flags import Verb, is_json, settings
-from wakeboard.cli.printing import answer, listing, say
+from wakeboard.cli.commands.doctor.finding import LEVELS, CheckResult
+from wakeboard.cli.flags import LeafCommand, is_json, settings
+from wakeboard.cli.printing import answer, listing
 from wakeboard.cli.reach import Connection
+from wakeboard.cli.terminal import say
 from wakeboard.config.settings import Settings, misspelt
-from wakeboard.database import db
+from wakeboard.database import db, embedded
 from wakeboard.database.embedded.errors import EmbeddedError
 
 # What is asked of the database, in the order in which it is told.
@@ -35,7 +36,7 @@ CHECKS = (
 )
 
 
-@click.command(cls=Verb)
+@click.command(cls=LeafCommand)
 def doctor() -> int:
     """Check configuration, database, schema, workers and app; exit code 1 when something fails."""
     findings = examine(settings())
@@ -50,20 +51,20 @@ def doctor() -> int:
     return 1 if worst == "fail" else 0
 
 
-@click.command(cls=Verb)
+@click.command(cls=LeafCommand)
 def config() -> None:
     """List every setting, its value and where it came from; secrets are masked."""
     listing(settings().rows(), ("name", "value", "origin"), "")
 
 
-def examine(chosen: Settings) -> list[Finding]:
+def examine(chosen: Settings) -> list[CheckResult]:
     """Return the findings on everything that can be looked at with these settings."""
     changed = sum(origin != "default" for origin in chosen.origins.values())
     found = [
-        Finding("configuration", "ok", f"Valid; changed from the defaults: {changed} (wakeboard config).")
+        CheckResult("configuration", "ok", f"Valid; changed from the defaults: {changed} (wakeboard config).")
     ]
     found += [
-        Finding("configuration", "warning", sentence, "Correct its name, or take it out.")
+        CheckResult("configuration", "warning", sentence, "Correct its name, or take it out.")
         for sentence in misspelt()
     ]
     found += _embedded(chosen)
@@ -72,18 +73,16 @@ def examine(chosen: Settings) -> list[Finding]:
     return found
 
 
-def _embedded(chosen: Settings) -> Iterator[Finding]:
+def _embedded(chosen: Settings) -> Iterator[CheckResult]:
     if chosen.database_url is not None:
         return
-    from wakeboard.database import embedded
-
     folder = chosen.data_dir
     if not folder.exists():
-        yield Finding("embedded server", "warning", f"{folder} does not exist yet.", "Run: wakeboard up")
+        yield CheckResult("embedded server", "warning", f"{folder} does not exist yet.", "Run: wakeboard up")
         return
     mode = folder.stat().st_mode & 0o777
     if mode & 0o022:
-        yield Finding(
+        yield CheckResult(
             "embedded server",
             "fail",
             f"Others may write into {folder} (mode {mode:o}).",
@@ -92,42 +91,42 @@ def _embedded(chosen: Settings) -> Iterator[Finding]:
     running = embedded.is_running(folder)
     word = "runs" if running else "does not run"
     mend = None if running else "Run: wakeboard up"
-    yield Finding(
+    yield CheckResult(
         "embedded server", "ok" if running else "warning", f"It {word}, with its data in {folder}.", mend
     )
 
 
-def _database(chosen: Settings) -> Iterator[Finding]:
+def _database(chosen: Settings) -> Iterator[CheckResult]:
     url = chosen.database_url
     try:
         if url is None:
-            from wakeboard.database import embedded
-
             if not embedded.is_running(chosen.data_dir):
                 return
             url = embedded.url(chosen.data_dir)
         connection = db.connect(url, name="wakeboard doctor")
     except (db.UnfitError, db.RefusedError) as failure:
         # What helps stands in its sentence.
-        yield Finding("database", "fail", str(failure))
+        yield CheckResult("database", "fail", str(failure))
         return
     except (db.DatabaseError, EmbeddedError) as failure:
-        yield Finding("database", "fail", str(failure), "Start it, or correct WAKEBOARD_DATABASE_URL.")
+        yield CheckResult("database", "fail", str(failure), "Start it, or correct WAKEBOARD_DATABASE_URL.")
         return
     with connection:
-        yield Finding("database", "ok", f"PostgreSQL {connection.info.server_version // 10_000} answers.")
+        yield CheckResult("database", "ok", f"PostgreSQL {connection.info.server_version // 10_000} answers.")
         for check in CHECKS:
             yield from _guarded(check, connection)
 
 
-def _guarded(check: Callable[[Connection], Iterator[Finding]], connection: Connection) -> Iterator[Finding]:
+def _guarded(
+    check: Callable[[Connection], Iterator[CheckResult]], connection: Connection
+) -> Iterator[CheckResult]:
     try:
         yield from check(connection)
     except psycopg.Error as failure:
         said = " ".join(str(failure).split("\n")[0].split())
         is_shut_out = isinstance(failure, psycopg.errors.InsufficientPrivilege)
         mend = "Use the role that owns the schema." if is_shut_out else _mend_of_schema(connection)
-        yield Finding(check.__name__, "fail", f"It cannot be checked: {said}.", mend)
+        yield CheckResult(check.__name__, "fail", f"It cannot be checked: {said}.", mend)
 
 
 def _mend_of_schema(connection: Connection) -> str:

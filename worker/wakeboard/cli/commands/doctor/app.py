@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from wakeboard.cli.commands.doctor.finding import Finding
+from wakeboard.cli.commands.doctor.finding import CheckResult
 from wakeboard.cli.commands.up import describe_exit
 from wakeboard.config.settings import Settings
 from wakeboard.config.working_directory import current
@@ -30,10 +30,10 @@ os.write(file, json.dumps(answer).encode())
 """
 
 
-def app(settings: Settings) -> Iterator[Finding]:
+def app(settings: Settings) -> Iterator[CheckResult]:
     """Import the app in a process of its own: importing a user's module may do anything."""
     if settings.app is None:
-        yield Finding(
+        yield CheckResult(
             "app", "warning", "No module with handlers is set.", "Set WAKEBOARD_APP or use --app MODULE."
         )
         return
@@ -41,16 +41,16 @@ def app(settings: Settings) -> Iterator[Finding]:
     answer = _import(settings.app)
     if answer is None:
         wrong = f"Importing {settings.app} takes over {APP_SECONDS} s."
-        yield Finding("app", "fail", wrong, "Move slow work out of the import.")
+        yield CheckResult("app", "fail", wrong, "Move slow work out of the import.")
     elif "failure" in answer:
         reason = " ".join(answer["failure"].split()).rstrip(" .:")
         wrong = f"{settings.app} cannot be imported: {reason}."
-        yield Finding("app", "fail", wrong, f"Mend the module, or {here}")
+        yield CheckResult("app", "fail", wrong, f"Mend the module, or {here}")
     elif answer["complaint"]:
-        yield Finding("app", "fail", answer["complaint"], f"If it is a file of yours, {here}")
+        yield CheckResult("app", "fail", answer["complaint"], f"If it is a file of yours, {here}")
     else:
         kinds = "1 job type" if answer["added"] == 1 else f"{answer['added']} job types"
-        yield Finding("app", "ok", f"{settings.app} is importable: {kinds} of its own.")
+        yield CheckResult("app", "ok", f"{settings.app} is importable: {kinds} of its own.")
 
 
 def _import(module: str) -> dict[str, Any] | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
-from wakeboard.cli.commands.doctor.finding import Finding, some_of
+from wakeboard.cli.commands.doctor.finding import CheckResult, some_of
 from wakeboard.cli.reach import Connection, one, rows
 from wakeboard.database import db, vacuum_blockers
 
@@ -31,7 +31,7 @@ SELECT to_regnamespace('wakeboard') IS NULL AS absent, current_user AS role, cur
 """
 
 
-def clock(connection: Connection) -> Iterator[Finding]:
+def clock(connection: Connection) -> Iterator[CheckResult]:
     """Compare this machine's clock with the database's."""
     before = time.time()
     row = one(connection, "SELECT clock_timestamp() AS now")
@@ -39,25 +39,25 @@ def clock(connection: Connection) -> Iterator[Finding]:
     here = datetime.fromtimestamp((before + time.time()) / 2, UTC)
     apart = abs((row["now"] - here).total_seconds())
     mend = None if apart < 2 else "Synchronise this machine's clock (NTP); leases go by the database's clock."
-    yield Finding(
+    yield CheckResult(
         "clock", "ok" if apart < 2 else "warning", f"{apart:.2f} s from the database's clock.", mend
     )
 
 
-def schema(connection: Connection) -> Iterator[Finding]:
+def schema(connection: Connection) -> Iterator[CheckResult]:
     """Compare the schema with the one that this version needs."""
     found, wanted = db.current_revision(connection), db.head_revision()
     if found == wanted:
-        yield Finding("schema", "ok", f"It is at {found}, as this version needs.")
+        yield CheckResult("schema", "ok", f"It is at {found}, as this version needs.")
     elif db.is_newer(found):
         says = f"It is at {found}, which this version ({wanted}) does not know: {db.NEWER}"
-        yield Finding("schema", "fail", says, db.way_to_head(found))
+        yield CheckResult("schema", "fail", says, db.way_to_head(found))
     else:
         has = f"It is at {found}" if found else "There are no tables yet"
-        yield Finding("schema", "fail", f"{has}; this version needs {wanted}.", db.way_to_head(found))
+        yield CheckResult("schema", "fail", f"{has}; this version needs {wanted}.", db.way_to_head(found))
 
 
-def privileges(connection: Connection) -> Iterator[Finding]:
+def privileges(connection: Connection) -> Iterator[CheckResult]:
     """Name the tables that this role may not use; while there are none, say whether it may make them."""
     made = one(connection, MAKES)
     assert made is not None
@@ -66,42 +66,46 @@ def privileges(connection: Connection) -> Iterator[Finding]:
         return
     lacking = [row["name"] for row in rows(connection, PRIVILEGES)]
     if lacking:
-        yield Finding(
+        yield CheckResult(
             "privileges",
             "fail",
             f"This role may not use: {', '.join(lacking)}.",
             "Use the role that owns the schema.",
         )
     else:
-        yield Finding("privileges", "ok", "This role may read and write the tables.")
+        yield CheckResult("privileges", "ok", "This role may read and write the tables.")
 
 
-def _of_making(made: dict[str, Any]) -> Finding:
+def _of_making(made: dict[str, Any]) -> CheckResult:
     if made["may"]:
-        return Finding("privileges", "ok", f"The role {made['role']} may make the schema and its tables.")
+        return CheckResult("privileges", "ok", f"The role {made['role']} may make the schema and its tables.")
     says = f"The role {made['role']} may not make a schema in the database {made['base']}."
-    return Finding("privileges", "fail", says, f"As the database's owner: {made['mend']}")
+    return CheckResult("privileges", "fail", says, f"As the database's owner: {made['mend']}")
 
 
-def transactions(connection: Connection) -> Iterator[Finding]:
+def transactions(connection: Connection) -> Iterator[CheckResult]:
     """Name what has been open for long and holds dead rows back, and what cannot be seen of it."""
     long = [holder for holder in vacuum_blockers.holders(connection) if holder.is_long]
-    yield from (Finding("transactions", "warning", holder.says, holder.mend) for holder in long)
+    yield from (CheckResult("transactions", "warning", holder.says, holder.mend) for holder in long)
     sight = vacuum_blockers.sight(connection)
     if sight.hidden and not sight.sees_all:
         says = f"Of {sight.hidden} sessions of other roles this role cannot see how old they are."
-        yield Finding("transactions", "warning", says, f"As a superuser: GRANT pg_monitor TO {sight.role}")
+        yield CheckResult(
+            "transactions", "warning", says, f"As a superuser: GRANT pg_monitor TO {sight.role}"
+        )
     elif not long:
-        yield Finding("transactions", "ok", "None is open for long, and nothing else holds dead rows back.")
+        yield CheckResult(
+            "transactions", "ok", "None is open for long, and nothing else holds dead rows back."
+        )
 
 
-def tokens(connection: Connection) -> Iterator[Finding]:
+def tokens(connection: Connection) -> Iterator[CheckResult]:
     """Name the tokens that never expire: whoever finds such a one in a file keeps the key."""
     names = [row["name"] for row in rows(connection, ENDLESS)]
     if not names:
-        yield Finding("tokens", "ok", "None is valid for ever.")
+        yield CheckResult("tokens", "ok", "None is valid for ever.")
         return
-    yield Finding(
+    yield CheckResult(
         "tokens",
         "warning",
         f"Valid until somebody revokes them: {some_of(names)}.",

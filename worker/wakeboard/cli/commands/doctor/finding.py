@@ -10,7 +10,7 @@ MOST_NAMED = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CheckResult:
     """The result of one check; ``mend`` says what to do when it is not ok."""
 
     check: str

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from wakeboard.cli.commands.doctor.finding import Finding
+from wakeboard.cli.commands.doctor.finding import CheckResult
 from wakeboard.cli.reach import Connection, rows
 from wakeboard.database import db
 from wakeboard.maintenance.indexes import bloat, state
@@ -16,13 +16,13 @@ WHERE n.nspname = 'wakeboard'
 """
 
 
-def indexes(connection: Connection) -> Iterator[Finding]:
+def indexes(connection: Connection) -> Iterator[CheckResult]:
     """Name the indexes that are missing, invalid, half built or bloated."""
     known = {row["name"]: row["valid"] for row in rows(connection, INDEXES)}
     rests = bloat.leftovers(connection)
     invalid = sorted({name for name, valid in known.items() if not valid} - {rest.name for rest in rests})
     if "job_runs_claimable" not in known:
-        yield Finding(
+        yield CheckResult(
             "indexes",
             "fail",
             "job_runs_claimable, which claims need, is missing.",
@@ -30,26 +30,28 @@ def indexes(connection: Connection) -> Iterator[Finding]:
         )
     elif invalid:
         mend = f"REINDEX INDEX CONCURRENTLY wakeboard.{invalid[0]}"
-        yield Finding("indexes", "fail", f"Not valid: {', '.join(invalid)}.", mend)
+        yield CheckResult("indexes", "fail", f"Not valid: {', '.join(invalid)}.", mend)
     elif not (troubles := [*_half_built(rests), *bloated_ones(connection)]):
-        yield Finding("indexes", "ok", f"All {len(known)} are valid, and none is bloated.")
+        yield CheckResult("indexes", "ok", f"All {len(known)} are valid, and none is bloated.")
     else:
         yield from troubles
 
 
-def _half_built(rests: Iterable[bloat.Leftover]) -> Iterator[Finding]:
+def _half_built(rests: Iterable[bloat.HalfBuiltIndex]) -> Iterator[CheckResult]:
     """Name what a rebuild has under way, or left when it was cut short."""
     for rest in rests:
         says = f"{rest.name} is being built, or was left by a rebuild that was cut short."
         mend = "If nothing builds it, the next look of a worker at the indexes drops it (each half hour)."
-        yield Finding("indexes", "warning", says, mend if rest.may_drop else f"As its owner: {rest.drops}")
+        yield CheckResult(
+            "indexes", "warning", says, mend if rest.may_drop else f"As its owner: {rest.drops}"
+        )
 
 
-def bloated_ones(connection: Connection, floor_bytes: int = bloat.FLOOR_BYTES) -> Iterator[Finding]:
+def bloated_ones(connection: Connection, floor_bytes: int = bloat.FLOOR_BYTES) -> Iterator[CheckResult]:
     """Name the hot indexes of ``floor_bytes`` or more that a long transaction left bloated."""
     last, _ = state.read(connection)
     for index in bloat.bloated(connection, last.entry_bytes, floor_bytes=floor_bytes):
-        yield Finding("indexes", "warning", index.says, f"{_who_rebuilds(index)}: {index.rebuilds}")
+        yield CheckResult("indexes", "warning", index.says, f"{_who_rebuilds(index)}: {index.rebuilds}")
 
 
 def _who_rebuilds(index: bloat.Index) -> str:

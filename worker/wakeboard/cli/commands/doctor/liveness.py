@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from wakeboard.cli.commands.doctor.finding import Finding, some_of
+from wakeboard.cli.commands.doctor.finding import CheckResult, some_of
 from wakeboard.cli.commands.import_crontab import IS_OF_UNKNOWN_USER
 from wakeboard.cli.reach import Connection, one, rows
 from wakeboard.core import leases
@@ -49,7 +49,7 @@ ORDER BY d.name
 """
 
 
-def workers(connection: Connection) -> Iterator[Finding]:
+def workers(connection: Connection) -> Iterator[CheckResult]:
     """Count who is alive, and what waits when nobody is."""
     found, unserved = one(connection, WORKERS), one(connection, UNSERVED)
     assert found is not None
@@ -57,18 +57,18 @@ def workers(connection: Connection) -> Iterator[Finding]:
     if found["alive"]:
         silent = f", {found['silent']} silent for two heartbeats or more" if found["silent"] else ""
         if found["claiming"]:
-            yield Finding("workers", "ok", f"{found['alive']} alive{silent}.")
+            yield CheckResult("workers", "ok", f"{found['alive']} alive{silent}.")
             return
         start = "wakeboard worker --app MODULE"
         undrain = f"wakeboard workers undrain WORKER, or {start}" if found["draining"] else start
         says = f"{found['alive']} alive{silent}, and none takes new work: they drain or stop."
-        yield Finding("workers", "warning", says, f"Run: {undrain}")
+        yield CheckResult("workers", "warning", says, f"Run: {undrain}")
         return
     waiting = f" and {unserved['schedules']} schedules are enabled" if unserved["schedules"] else ""
-    yield Finding("workers", "warning", f"None is alive{waiting}.", "Run: wakeboard worker --app MODULE")
+    yield CheckResult("workers", "warning", f"None is alive{waiting}.", "Run: wakeboard worker --app MODULE")
 
 
-def loops(connection: Connection) -> Iterator[Finding]:
+def loops(connection: Connection) -> Iterator[CheckResult]:
     """Name each loop that is late, and whether anybody keeps the schedules."""
     late = heartbeats.late_loops(connection)
     for place, theirs in _by_process(late).items():
@@ -78,45 +78,49 @@ def loops(connection: Connection) -> Iterator[Finding]:
         yield from (_late(place, loop) for loop in theirs)
     if heartbeats.is_abandoned(connection):
         says = f"Schedules are enabled and no worker or tick came for {heartbeats.SILENCE_SECONDS} s."
-        yield Finding(
+        yield CheckResult(
             "loops", "fail", says, "Run: wakeboard worker --app MODULE, or wakeboard tick from cron"
         )
     elif not late:
-        yield Finding("loops", "ok", "All are on time.")
+        yield CheckResult("loops", "ok", "All are on time.")
 
 
-def times(connection: Connection) -> Iterator[Finding]:
+def times(connection: Connection) -> Iterator[CheckResult]:
     """Count what was written while the database's clock was ahead and nobody has put right."""
     found = one(connection, TIMES)
     assert found is not None
     counts = ", ".join(f"{name} {count}" for name, count in found.items() if count)
     if counts:
         says = f"{AHEAD}. What lies ahead of it counts as past: {counts}."
-        yield Finding("times", "warning", says, "A worker puts that right within 10 s. Run: wakeboard worker")
+        yield CheckResult(
+            "times", "warning", says, "A worker puts that right within 10 s. Run: wakeboard worker"
+        )
 
 
-def schedules(connection: Connection) -> Iterator[Finding]:
+def schedules(connection: Connection) -> Iterator[CheckResult]:
     """Name the enabled schedules that cannot fire, with the reason of each."""
     found = broken_schedules(connection)
     for each in found[:NAMED]:
         where = f"Correct it on /schedules/{each.name}/edit"
         correct = "Let the database take its run" if each.is_refused else where
         mend = f"{correct}, or run: wakeboard schedule pause {each.name}"
-        yield Finding("schedules", "fail", f"{each.name} cannot fire. {each.error}", mend)
+        yield CheckResult("schedules", "fail", f"{each.name} cannot fire. {each.error}", mend)
     if len(found) > NAMED:
         count = f"More than {MOST - NAMED}" if len(found) > MOST else str(len(found) - NAMED)
-        yield Finding("schedules", "fail", f"{count} others cannot either.", "See: wakeboard schedule list")
+        yield CheckResult(
+            "schedules", "fail", f"{count} others cannot either.", "See: wakeboard schedule list"
+        )
     if not found:
-        yield Finding("schedules", "ok", "All that are enabled can fire.")
+        yield CheckResult("schedules", "ok", "All that are enabled can fire.")
 
 
-def commands(connection: Connection) -> Iterator[Finding]:
+def commands(connection: Connection) -> Iterator[CheckResult]:
     """Name the commands that were imported from a crontab without their user and that root runs."""
     names = [row["name"] for row in rows(connection, OF_ROOT)]
     if not names:
-        yield Finding("commands", "ok", "None was imported without its user and is run by root.")
+        yield CheckResult("commands", "ok", "None was imported without its user and is run by root.")
         return
-    yield Finding(
+    yield CheckResult(
         "commands",
         "warning",
         f"Imported from a crontab without their user, and run by a worker of root: {some_of(names)}.",
@@ -132,7 +136,7 @@ def _by_process(loops: Iterable[heartbeats.Loop]) -> dict[str, list[heartbeats.L
     return found
 
 
-def _stands_still(place: str, loops: Sequence[heartbeats.Loop]) -> Finding:
+def _stands_still(place: str, loops: Sequence[heartbeats.Loop]) -> CheckResult:
     """Say in one line what many late loops of one process come to."""
     names = ", ".join(sorted(loop.name for loop in loops))
     error = next((f" A last error: {loop.last_error}" for loop in loops if loop.last_error), "")
@@ -140,14 +144,14 @@ def _stands_still(place: str, loops: Sequence[heartbeats.Loop]) -> Finding:
     since = f"{seconds:.0f} s" if seconds > 0 else "nobody knows how long (the database's clock was ahead)"
     says = f"{place} stands still or is gone, for {since}. Late: {names}.{error}"
     mend = "If that process is alive, restart it: its log says why; if it is gone, start another."
-    return Finding("loops", "fail", says, mend)
+    return CheckResult("loops", "fail", says, mend)
 
 
-def _late(place: str, loop: heartbeats.Loop) -> Finding:
+def _late(place: str, loop: heartbeats.Loop) -> CheckResult:
     error = f" Its last error: {loop.last_error}" if loop.last_error else ""
     when = "while the database's clock was ahead" if loop.is_ahead else f"{loop.ago_seconds:.0f} s ago"
     says = f"'{loop.name}' of {place} last succeeded {when}.{error}"
-    return Finding("loops", "fail", says, _mend_of(loop))
+    return CheckResult("loops", "fail", says, _mend_of(loop))
 
 
 def _mend_of(loop: heartbeats.Loop) -> str:

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from wakeboard.reporting import heartbeats
 from wakeboard_dashboard.queries import alerts, health, leases, overview, types
+from wakeboard_dashboard.text.verdict import CAP, Counts
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.request_metrics import request_metrics
 
@@ -72,10 +73,10 @@ class _Requests(Collector):
         yield from request_metrics().page_metrics()
 
 
-def _by_state(counts: overview.Counts) -> Metric:
+def _by_state(counts: Counts) -> Metric:
     family = GaugeMetricFamily(
         "wakeboard_runs",
-        f"Runs by state; {overview.CAP + 1} is where the count stops: so many or more.",
+        f"Runs by state; {CAP + 1} is where the count stops: so many or more.",
         labels=["state"],
     )
     for state in ("queued", "running", "failed", "dead", "stuck"):
@@ -83,7 +84,7 @@ def _by_state(counts: overview.Counts) -> Metric:
     return family
 
 
-def _waited(counts: overview.Counts) -> float:
+def _waited(counts: Counts) -> float:
     return (as_of() - counts.oldest_due_at).total_seconds() if counts.oldest_due_at else 0.0
 
 

@@ -28,7 +28,7 @@ UNTYPED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class ReturnAddress:
     """A page of this site: the form of this request when it ``asks`` the same again, with the ``reason``."""
 
     address: str
@@ -36,17 +36,17 @@ class Way:
     reason: str = ""
 
 
-def back() -> Way:
+def back() -> ReturnAddress:
     """Return the way to the form of this request, else to the page that it came from; without the reason."""
     address = _address(QUESTION) if _is_shown() else None
-    return Way(address, asks=True) if address else Way(came_from() or "/")
+    return ReturnAddress(address, asks=True) if address else ReturnAddress(came_from() or "/")
 
 
-def with_reason() -> Way:
+def with_reason() -> ReturnAddress:
     """Return the way to the form of this request with the reason in it, where that is short enough."""
     reason = sent().get(REASON, "").strip()[:500]
     address = _address((REASON, *QUESTION)) if reason and _is_shown() else None
-    return Way(address, asks=True, reason=reason) if address else back()
+    return ReturnAddress(address, asks=True, reason=reason) if address else back()
 
 
 def without_reason(address: str) -> str:

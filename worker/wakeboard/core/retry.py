@@ -1,10 +1,17 @@
-"""The retry rule: one line of text that says how long a failed run waits. Pure: no clock, no database."""
+"""Whether and when a failed attempt is tried again, in the pool and in the worker. Pure: no database.
+
+A retry rule is one line of text that says how long a failed run waits.
+"""
+
+from __future__ import annotations
 
 import random
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal, Self, cast
 
+from wakeboard.core.outcome import Answer
 from wakeboard.core.time.durations import format_duration, parse_duration
 
 DEFAULT_BACKOFF = "exponential 10s cap 30m"
@@ -148,3 +155,25 @@ def _delay(duration: str, rule: str) -> float:
     if seconds > LONGEST_SECONDS:
         raise ValueError(f"The backoff {rule!r} waits longer than 30d: shorten {duration!r}.")
     return seconds
+
+
+# Whatever fails by the thousand has the same few rules.
+_rule = lru_cache(maxsize=256)(Backoff.parse)
+
+
+def delay_seconds(answer: Answer, backoff: str, failures: int) -> float:
+    """Return how long to wait, in seconds: by the rule `backoff`, and not before what the handler asked for
+    (`Retryable(after=…)`) has passed. The later of the two holds.
+
+    `failures` counts the one just made, so it is 1 or more.
+    """
+    rule = _rule(backoff)
+    own = rule.delay_seconds(failures)
+    if answer.retry_after_seconds is None:
+        return own
+    return max(own, rule.not_before_seconds(answer.retry_after_seconds))
+
+
+def gives_up(answer: Answer, failures: int, max_attempts: int) -> bool:
+    """Return whether the failure is final; the guard of the SQL move `fail` says the same of a row."""
+    return answer.permanent or failures >= max_attempts
