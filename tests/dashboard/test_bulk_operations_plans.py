@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 from sqlalchemy import Select
+from sqlalchemy.dialects.postgresql import psycopg as dialect
 
 from tests.conftest import Connection
 from tests.support.factories import a_type
 from tests.support.workers.bulk_operations import asked, begin, database_now, operation
 from wakeboard.bulk import advance, matching, rules, start, watch
+from wakeboard.reporting.filters import pages
 
+DIALECT = dialect.dialect()
 WALKS = (
     "Seq Scan on job_runs",
     "Seq Scan on job_attempts",
@@ -82,14 +85,14 @@ def test_the_runs_of_a_filter_are_found_by_an_index(
 ) -> None:
     connection.execute("ANALYZE wakeboard.job_runs")
     seen: list[str] = []
-    ids = matching._ids
+    read_select = pages.read_select
 
-    def noted(there: Connection, statement: Select[Any]) -> list[int]:
-        compiled = statement.compile(dialect=matching._DIALECT, compile_kwargs={"render_postcompile": True})
+    def noted(there: Connection, statement: Select[Any]) -> list[dict[str, Any]]:
+        compiled = statement.compile(dialect=DIALECT, compile_kwargs={"render_postcompile": True})
         seen.append(plan(there, str(compiled), compiled.params))
-        return ids(there, statement)
+        return read_select(there, statement)
 
-    monkeypatch.setattr(matching, "_ids", noted)
+    monkeypatch.setattr(pages, "read_select", noted)
     found = matching.matching(connection, "retry", asked(**filters), database_now(connection))
     assert len(found.ids) == 3000 and seen
     for told in seen:

@@ -603,9 +603,9 @@ def test_the_look_at_what_handlers_left_open_leaves_nothing_open_itself(tmp_path
         assert opened() <= before
 
 
-@pytest.mark.parametrize("module", ["nursery_threaded_app", "nursery_connected_app"])
+@pytest.mark.parametrize("module", ["threaded", "connected"])
 def test_threads_and_connections_of_the_import_do_not_cross_a_fork(module: str) -> None:
-    nursery = Nursery(app=f"tests.worker.{module}")
+    nursery = Nursery(app=f"tests.support.workers.apps.{module}")
     nursery.children.start()
     warned = nursery.wait_for(Warned).message
     assert "\n" not in warned

@@ -45,8 +45,11 @@ def test_durations_carry_their_unit(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("format", ["text", "json"])
 def test_hostile_text_stays_on_its_line_and_cannot_colour_it(
-    format: str, capsys: pytest.CaptureFixture[str]
+    format: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # pytest keeps records to show them, and its processes cannot tell each other a lone surrogate.
+    own = [handler for handler in log.logger.handlers if isinstance(handler, log.LineHandler)]
+    monkeypatch.setattr(log.logger, "handlers", own)
     log.configure(format)
     log.move("fail", job_type=HOSTILE, error_code=HOSTILE)
     log.note(HOSTILE)
