@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.processes import wait_until
 from tests.support.workers.child_processes import Nursery, assign, nursery, returned
-from wakeboard.core.outcome import Answer
+from wakeboard.core.outcome import AttemptResult
 from wakeboard.runtime.processes.events import Died, Finished
 
 APP = "tests.support.workers.apps.async_handlers"
@@ -103,7 +103,7 @@ def test_an_exit_within_a_coroutine_ends_the_run_with_its_status(
     assert json.loads(after.answer.result or "") == [1, [], nursery.pid()]
 
 
-def stopped(nursery: Nursery, how: str, file: Path) -> Answer:
+def stopped(nursery: Nursery, how: str, file: Path) -> AttemptResult:
     """How a run answers that is told to stop in the state `how`."""
     nursery.begin(assign("stopped", {"how": how, "file": str(file)}))
     wait_until(file.exists, 20, "the run has begun")

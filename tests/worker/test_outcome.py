@@ -23,7 +23,7 @@ from wakeboard.core.errors.error_groups import group_of
 from wakeboard.core.outcome import (
     KINDS,
     PLAIN,
-    Answer,
+    AttemptResult,
     Cancelled,
     DeadlineExceeded,
     Kind,
@@ -63,11 +63,11 @@ def fail(error: BaseException, cause: BaseException | None = None) -> Callable[[
     ("value", "text"), [({"a": [1, "ä"]}, '{"a":[1,"ä"]}'), (0, "0"), ("", '""'), ("\\u0000", '"\\\\u0000"')]
 )
 def test_a_json_value_is_kept_as_text(value: object, text: str) -> None:
-    assert answer_for_return(value) == Answer("returned", result=text)
+    assert answer_for_return(value) == AttemptResult("returned", result=text)
 
 
 def test_nothing_returned_is_nothing_kept() -> None:
-    assert answer_for_return(None) == Answer("returned")
+    assert answer_for_return(None) == AttemptResult("returned")
 
 
 class _NoJson(dict[str, int]):
@@ -243,7 +243,7 @@ def test_the_same_code_in_another_file_fails_in_that_file() -> None:
     ],
 )  # fmt: skip
 def test_an_exit_with_status_0_is_a_success(leave: BaseException) -> None:
-    assert answer_for_exception(leave, (SystemExit,)) == Answer("returned")
+    assert answer_for_exception(leave, (SystemExit,)) == AttemptResult("returned")
 
 
 def test_a_command_that_ends_well_is_a_success_and_one_that_does_not_says_its_status() -> None:
@@ -300,7 +300,7 @@ def in_a_loop(work: Coroutine[Any, Any, None]) -> None:
         pool.submit(asyncio.run, work).result()
 
 
-def answer_of_group(*errors: BaseException, permanent: tuple[type[BaseException], ...] = ()) -> Answer:
+def answer_of_group(*errors: BaseException, permanent: tuple[type[BaseException], ...] = ()) -> AttemptResult:
     """The answer for a handler whose TaskGroup failed with `errors`."""
     return answer_for_exception(raised(lambda: in_a_loop(_all_of(*errors))), permanent)
 
@@ -322,7 +322,7 @@ def test_of_several_the_first_speaks_and_the_others_are_counted() -> None:
 
 
 def test_the_error_group_of_a_task_group_is_its_first_exceptions() -> None:
-    def group(answer: Answer) -> int:
+    def group(answer: AttemptResult) -> int:
         return group_of("t", answer.error_code or "", answer.message, answer.traceback).id
 
     alone = answer_for_exception(raised(lambda: in_a_loop(_part(ValueError("bad")))))
@@ -540,7 +540,9 @@ def test_an_answer_with_nothing_to_tell_travels(kind: Kind) -> None:
 
 
 def test_every_field_of_an_answer_travels() -> None:
-    answer = Answer("raised", "code", "message ä\n", True, 1.5, "trace", json.dumps({"a": 1}), "tail", "note")
+    answer = AttemptResult(
+        "raised", "code", "message ä\n", True, 1.5, "trace", json.dumps({"a": 1}), "tail", "note"
+    )
     assert read_answer(answer_frame(Reported(2**62, 5, 6, 7, answer))[4:]) == (2**62, 5, 6, 7, answer)
 
 

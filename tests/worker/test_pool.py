@@ -18,7 +18,7 @@ from tests.support.processes import wait_until
 from tests.support.workers.pool_handlers import PATIENCE_SECONDS, Gate, gate, heedful, registry, table
 from wakeboard import Context, Permanent, Pool, Retryable, enqueue, job
 from wakeboard.config import log
-from wakeboard.core.outcome import Answer, answer_for_exception
+from wakeboard.core.outcome import AttemptResult, answer_for_exception
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.retry import Backoff
 from wakeboard.core.run_spec import EnqueueError
@@ -582,7 +582,7 @@ def held(failures: int, backoff: str) -> RunInFlight:
 def test_the_default_backoff_is_every_engines() -> None:
     kind = JobType("one", heedful)
     ticket = Ticket(1, kind, "{}", None, lambda _: False)
-    ending = decide_for_the_pool(ticket, Answer("raised", "x"), cancel_asked=False, is_leaving=False)
+    ending = decide_for_the_pool(ticket, AttemptResult("raised", "x"), cancel_asked=False, is_leaving=False)
     rule = Backoff.parse(kind.backoff)
     assert ending.delay_seconds is not None
     assert rule.delay_seconds(1, 0.0) <= ending.delay_seconds <= rule.delay_seconds(1, 1.0)

@@ -6,12 +6,15 @@ import threading
 from functools import partial
 
 from tests.support.processes import wait_until
-from wakeboard.core.outcome import Answer
+from wakeboard.core.outcome import AttemptResult
 from wakeboard.handlers.pool.future import Ticket
 from wakeboard.handlers.pool.state import PoolState
 from wakeboard.handlers.registry import JobType
 
-RETURNED, FAILED = Answer(kind="returned"), Answer(kind="raised", error_code="refused", message="not now")
+RETURNED, FAILED = (
+    AttemptResult(kind="returned"),
+    AttemptResult(kind="raised", error_code="refused", message="not now"),
+)
 MAIL, REPORT = JobType("mail", print), JobType("report", print, max_running=1)
 PATIENCE_SECONDS = 20
 
@@ -32,7 +35,7 @@ def is_blocked(state: PoolState, number: int) -> bool:
     return state.blocked == number
 
 
-def end_one(state: PoolState, answer: Answer = RETURNED) -> Ticket:
+def end_one(state: PoolState, answer: AttemptResult = RETURNED) -> Ticket:
     """Run the next job to its end; return it."""
     attempt = state.take(may_wait=False)
     assert attempt is not None

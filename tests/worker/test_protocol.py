@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wakeboard.core.outcome import KINDS, PLAIN, Answer
+from wakeboard.core.outcome import KINDS, PLAIN, AttemptResult
 from wakeboard.runtime.processes.protocol import (
     ANSWER_BYTES,
     Assignment,
@@ -58,11 +58,11 @@ def test_assignments_travel_whole_and_in_order() -> None:
 
 
 NUMBERS = st.integers(-(2**63), 2**63 - 1)
-ANSWERS = st.sampled_from([*map(PLAIN.get, KINDS), Answer("returned", result="1")])
+ANSWERS = st.sampled_from([*map(PLAIN.get, KINDS), AttemptResult("returned", result="1")])
 RETURNED = st.just(PLAIN["returned"])
 
 
-def reported(answers: st.SearchStrategy[Answer | None]) -> st.SearchStrategy[bytes]:
+def reported(answers: st.SearchStrategy[AttemptResult | None]) -> st.SearchStrategy[bytes]:
     one = st.builds(Reported, NUMBERS, NUMBERS, NUMBERS, NUMBERS, answers).map(answer_frame)
     return st.lists(one, max_size=5).map(b"".join)
 

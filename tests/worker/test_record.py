@@ -9,7 +9,7 @@ import pytest
 from tests.support.factories import Connection, attempts, claim, end_lease, reap, row, status
 from tests.support.workers.ended_attempts import decided, held
 from tests.support.workers.result_recorder import recorder, running, succeeded, write
-from wakeboard.core.outcome import Answer
+from wakeboard.core.outcome import AttemptResult
 from wakeboard.database import db
 from wakeboard.runtime.loop.channel import Channel, StatementFailed
 from wakeboard.runtime.loop.deciding import decide, never_started
@@ -31,7 +31,7 @@ def test_no_kind_of_answer_waits_for_the_others() -> None:
 
 def test_a_refusal_that_is_not_about_the_data_costs_no_answer() -> None:
     made, _, _ = recorder()
-    answer = Answer("returned", result='{"kept": true}', output_tail="kept")
+    answer = AttemptResult("returned", result='{"kept": true}', output_tail="kept")
     ended = decide(held(), answer, took_seconds=1, ended_ns=1, is_stopping=False)
     assert ended is not None
     for state in ("55P03", "57014", "40P01", "53100", "25006"):
@@ -177,7 +177,7 @@ def test_of_two_attempts_of_one_run_in_one_batch_only_the_one_that_owns_it_is_wr
     (taken,) = claim(connection, limit=1)
     made, written, refused = recorder()
     for one in (old, held(taken.id, taken.epoch)):
-        answer = Answer("raised", "E", "no") if how == "fail" else Answer("returned")
+        answer = AttemptResult("raised", "E", "no") if how == "fail" else AttemptResult("returned")
         ended = decide(one, answer, took_seconds=1, ended_ns=boottime_ns(), is_stopping=False)
         if how == "release":
             ended = never_started(one)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.worker.test_claims import claimed, claims
-from wakeboard.core.outcome import Answer
+from wakeboard.core.outcome import AttemptResult
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claims import ClaimPlanner
@@ -96,7 +96,7 @@ def test_only_children_that_end_before_they_begin_a_run_are_a_sign_of_a_broken_s
     desk: Desk, has_begun: bool, is_hindered: bool
 ) -> None:
     for run in desk.take(6):
-        desk.slots.died(Died(0, "ended", None, Answer("raised"), [run], has_begun=has_begun))
+        desk.slots.died(Died(0, "ended", None, AttemptResult("raised"), [run], has_begun=has_begun))
     assert (desk.claim_state.hindrance is not None) == is_hindered
 
 
@@ -131,7 +131,7 @@ def test_of_a_brief_type_with_a_limit_no_run_is_lost_behind_one_with_one_try_tha
 def test_a_process_that_cannot_say_what_it_begins_ends_claims_ahead_of_only_tries(desk: Desk) -> None:
     first, *_ = desk.take(6)
     desk.claims.met_only_try("mail")
-    desk.slots.finished(Finished(0, first, Answer("unbegun", message="too many connections"), 1, 1))
+    desk.slots.finished(Finished(0, first, AttemptResult("unbegun", message="too many connections"), 1, 1))
     assert [(one.held.assignment, one.move, one.started) for one in desk.ended] == [(first, "release", False)]
     assert not desk.claims.is_quick("mail")
 
@@ -139,6 +139,6 @@ def test_a_process_that_cannot_say_what_it_begins_ends_claims_ahead_of_only_trie
 def test_a_run_that_takes_its_process_with_it_makes_its_type_slow(desk: Desk) -> None:
     first, *others = desk.take(6)
     assert desk.claims.is_quick("mail")
-    answer = Answer("crashed", "killed", "killed")
+    answer = AttemptResult("crashed", "killed", "killed")
     desk.slots.died(Died(0, "died", first, answer, others, 1, False, False, True))
     assert not desk.claims.is_quick("mail"), "each such end gives back all that waits behind it"

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from tests.support.factories import Connection, a_run, a_type, claim
-from wakeboard.core.outcome import Answer
+from wakeboard.core.outcome import AttemptResult
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.database import db
 from wakeboard.runtime.loop.channel import Channel
@@ -61,7 +61,9 @@ class Desk:
     def end(self, runs: Sequence[RunInFlight]) -> None:
         """Let attempts end well, and the loop make one step."""
         for run in runs:
-            ended = decide(run, Answer("returned"), took_seconds=1, ended_ns=boottime_ns(), is_stopping=False)
+            ended = decide(
+                run, AttemptResult("returned"), took_seconds=1, ended_ns=boottime_ns(), is_stopping=False
+            )
             assert ended is not None
             self.writer.add(ended)
         self.writer.step()

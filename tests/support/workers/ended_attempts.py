@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from wakeboard.core.outcome import Answer, Kind
+from wakeboard.core.outcome import AttemptResult, Kind
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.runtime.loop.deciding import EndedAttempt, decide
 from wakeboard.runtime.loop.in_flight import RunInFlight, boottime_ns
@@ -28,7 +28,7 @@ def held(run_id: int = 1, epoch: int = 1, **columns: Any) -> RunInFlight:
 def decided(kind: Kind, *, is_stopping: bool = False, **columns: Any) -> EndedAttempt:
     """Return what is decided of an answer of ``kind`` for a run that is held as ``columns`` say."""
     ended = decide(
-        held(**columns), Answer(kind, error_code="code"), took_seconds=1, ended_ns=boottime_ns(),
+        held(**columns), AttemptResult(kind, error_code="code"), took_seconds=1, ended_ns=boottime_ns(),
         is_stopping=is_stopping,
     )  # fmt: skip
     assert ended is not None

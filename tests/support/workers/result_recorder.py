@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.support.factories import Connection, a_run, a_type, claim
 from tests.support.workers.ended_attempts import held
-from wakeboard.core.outcome import Answer
+from wakeboard.core.outcome import AttemptResult
 from wakeboard.runtime.loop.channel import Channel, StatementFailed
 from wakeboard.runtime.loop.deciding import EndedAttempt, decide
 from wakeboard.runtime.loop.in_flight import RunInFlight, boottime_ns
@@ -69,7 +69,7 @@ def running(connection: Connection, count: int) -> list[RunInFlight]:
 def succeeded(one: RunInFlight, **answer: Any) -> EndedAttempt:
     """Let a held run end well."""
     ended = decide(
-        one, Answer("returned", **answer), took_seconds=1, ended_ns=boottime_ns(), is_stopping=False
+        one, AttemptResult("returned", **answer), took_seconds=1, ended_ns=boottime_ns(), is_stopping=False
     )
     assert ended is not None
     return ended

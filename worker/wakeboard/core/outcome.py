@@ -1,5 +1,5 @@
-"""What a handler's return or exception means: (returned | raised) → Answer. Pure: no clock, no process, no
-database.
+"""What a handler's return or exception means: (returned | raised) → AttemptResult. Pure: no clock, no
+process, no database.
 
 What an exception says of itself is read in ``wakeboard.core.errors.exceptions``.
 """
@@ -81,7 +81,7 @@ class DeadlineExceeded(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AttemptResult:
     """How one attempt ended. Texts are cut and safe for a screen; `result` is JSON text or None.
 
     `unbegun`: the handler did not begin, so that it is no attempt; a message says what stood in the way.
@@ -99,7 +99,7 @@ class Answer:
     note: str | None = None
 
 
-PLAIN: dict[str, Answer] = {kind: Answer(kind) for kind in KINDS}
+PLAIN: dict[str, AttemptResult] = {kind: AttemptResult(kind) for kind in KINDS}
 
 # A person's cancel goes before the deadline that it may have met.
 _STOPS: tuple[tuple[Kind, type[BaseException]], ...] = (
@@ -109,18 +109,18 @@ _STOPS: tuple[tuple[Kind, type[BaseException]], ...] = (
 _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
-def answer_for_return(value: object) -> Answer:
+def answer_for_return(value: object) -> AttemptResult:
     """The answer for a handler that returned `value`: kept as JSON text when it has such a form
     (`wakeboard.core.text.plain_json`) and is short, else noted."""
     if value is None:
         return PLAIN["returned"]
     result, note = _json_text(value)
-    return Answer("returned", result=result, note=note)
+    return AttemptResult("returned", result=result, note=note)
 
 
 def answer_for_exception(
     exception: BaseException, permanent_types: tuple[type[BaseException], ...] = ()
-) -> Answer:
+) -> AttemptResult:
     """The answer for a handler that raised. `permanent_types` are the type's exceptions that trying again
     cannot mend.
 
@@ -133,10 +133,10 @@ def answer_for_exception(
     for kind, stop in _STOPS:
         for part in parts:
             if issubclass(type(part), stop):
-                return Answer(kind, kind, message_of(part), traceback=traceback_of(exception))
+                return AttemptResult(kind, kind, message_of(part), traceback=traceback_of(exception))
     speaker = exception if speaker_of(exception) is exception else parts[0]
     waits = [seconds for part in parts if (seconds := _retry_after(part)) is not None]
-    return Answer(
+    return AttemptResult(
         "raised",
         error_code=code_of_exit(speaker) if is_exit(speaker) else code_of(speaker),
         message=_message_of(speaker, 0 if speaker is exception else len(parts) - 1),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, Self, cast
 
-from wakeboard.core.outcome import Answer
+from wakeboard.core.outcome import AttemptResult
 from wakeboard.core.time.durations import format_duration, parse_duration
 
 DEFAULT_BACKOFF = "exponential 10s cap 30m"
@@ -161,7 +161,7 @@ def _delay(duration: str, rule: str) -> float:
 _rule = lru_cache(maxsize=256)(Backoff.parse)
 
 
-def delay_seconds(answer: Answer, backoff: str, failures: int) -> float:
+def delay_seconds(answer: AttemptResult, backoff: str, failures: int) -> float:
     """Return how long to wait, in seconds: by the rule `backoff`, and not before what the handler asked for
     (`Retryable(after=…)`) has passed. The later of the two holds.
 
@@ -174,6 +174,6 @@ def delay_seconds(answer: Answer, backoff: str, failures: int) -> float:
     return max(own, rule.not_before_seconds(answer.retry_after_seconds))
 
 
-def gives_up(answer: Answer, failures: int, max_attempts: int) -> bool:
+def gives_up(answer: AttemptResult, failures: int, max_attempts: int) -> bool:
     """Return whether the failure is final; the guard of the SQL move `fail` says the same of a row."""
     return answer.permanent or failures >= max_attempts

@@ -52,7 +52,7 @@ def require_mail_server() -> None:
         )
 
 
-class _Handler:
+class _MailHandler:
     """What aiosmtpd calls; it looks at every member of this object for each connection."""
 
     def __init__(self, keep: Keep) -> None:
@@ -78,7 +78,7 @@ class MailServer:
 
         self.port = port or free_port()
         self._controller = Controller(
-            _Handler(keep),
+            _MailHandler(keep),
             hostname=LOOPBACK,
             port=self.port,
             ready_timeout=START_SECONDS,

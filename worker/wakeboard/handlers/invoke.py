@@ -1,6 +1,6 @@
 """The one place where a handler is called: by the database worker's child, by the in-process pool, inline.
 
-Turns whatever the handler does into an Answer. It decides nothing, writes nothing and keeps nothing.
+Turns whatever the handler does into an AttemptResult. It decides nothing, writes nothing and keeps nothing.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import AsyncGeneratorType, CoroutineType, GeneratorType
 from typing import Any
 
 from wakeboard.core.outcome import (
-    Answer,
+    AttemptResult,
     Cancelled,
     DeadlineExceeded,
     answer_for_exception,
@@ -52,7 +52,7 @@ def invoke(
     *,
     window: AbstractContextManager[Any] = _OPEN,
     await_it: Callable[[Any], object] = run_async,
-) -> Answer:
+) -> AttemptResult:
     """Call the handler of `job_type` with `context` and return how it ended; it never raises.
 
     `window` is open exactly while the handler's own code runs: it may raise `Cancelled` or

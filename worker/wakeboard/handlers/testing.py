@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
-from wakeboard.core.outcome import Answer
+from wakeboard.core.outcome import AttemptResult
 from wakeboard.core.run_spec import Encoder, NewRun, payload_limit
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.invoke import invoke
@@ -22,8 +22,8 @@ def run_now(
     attempt: int = 1,
     scheduled_for: datetime | None = None,
     encoder: Encoder | None = None,
-) -> Answer:
-    """Run a handler as an engine would and return the Answer that the engine would judge.
+) -> AttemptResult:
+    """Run a handler as an engine would and return the AttemptResult that the engine would judge.
 
     `handler` is a type's name or the decorated function; `payload`, `key` and `encoder` are as for `enqueue`;
     `attempt` is what `ctx.attempt` says, `scheduled_for` (a time with a zone) what `ctx.scheduled_for` is.

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from threading import Thread, current_thread
 from typing import Any, cast
 
-from wakeboard.core.outcome import Answer
+from wakeboard.core.outcome import AttemptResult
 from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.invoke import invoke
@@ -84,13 +84,13 @@ class Attempt:
         """Whether it has been cut, and has not heeded that for the whole grace."""
         return self._was_cut and boottime_ns() >= self.next_ns
 
-    def run(self) -> Answer:
+    def run(self) -> AttemptResult:
         """Call the handler, in this thread, and return how it ended."""
         self.thread = current_thread()
         try:
             self.context.payload = self.ticket.payload
         except RecursionError as error:
-            return Answer("raised", "payload_unreadable", f"The payload cannot be read: {error}")
+            return AttemptResult("raised", "payload_unreadable", f"The payload cannot be read: {error}")
         return invoke(self.ticket.type, self.context, await_it=self._await)
 
     def ask_cancel(self) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Literal, Self
 from weakref import WeakSet
 
 from wakeboard.config import log
-from wakeboard.core.outcome import Answer, answer_for_exception
+from wakeboard.core.outcome import AttemptResult, answer_for_exception
 from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.core.run_spec import Encoder, EnqueueError, NewRun, payload_limit
 from wakeboard.handlers.pool.attempt import Attempt
@@ -301,7 +301,7 @@ class Pool:
         finally:
             self._finished(attempt, answer)
 
-    def _finished(self, attempt: Attempt, answer: Answer) -> None:
+    def _finished(self, attempt: Attempt, answer: AttemptResult) -> None:
         ticket = attempt.ticket
         ending = self._state.settle(attempt, answer)
         if ending is None:

@@ -13,7 +13,7 @@ from threading import Condition, Lock
 from time import monotonic
 from typing import Literal, NamedTuple
 
-from wakeboard.core.outcome import Answer
+from wakeboard.core.outcome import AttemptResult
 from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.core.retry import delay_seconds, gives_up
 from wakeboard.handlers.pool.attempt import Attempt
@@ -39,7 +39,7 @@ class Ending(NamedTuple):
     delay_seconds: float | None = None
 
 
-def decide(ticket: Ticket, answer: Answer, *, cancel_asked: bool, is_leaving: bool) -> Ending:
+def decide(ticket: Ticket, answer: AttemptResult, *, cancel_asked: bool, is_leaving: bool) -> Ending:
     """Return what to do after `answer`; `cancel_asked` by a person, `is_leaving` by a pool that ends."""
     if answer.kind == "returned":
         return Ending("succeeded", ticket.failures)
@@ -241,7 +241,7 @@ class PoolState:
             self._wake_clock_by(attempt.next_ns)
             return attempt
 
-    def settle(self, attempt: Attempt, answer: Answer) -> Ending | None:
+    def settle(self, attempt: Attempt, answer: AttemptResult) -> Ending | None:
         """A handler has returned: write down what becomes of its job. None: it came too late to matter.
 
         A job to be tried again or dropped is then for the caller to `retry` or `end`.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from wakeboard.core.errors.error_groups import ErrorGroup
-from wakeboard.core.outcome import PLAIN, Answer
+from wakeboard.core.outcome import PLAIN, AttemptResult
 from wakeboard.core.retry import delay_seconds
 from wakeboard.core.states import FINISH_REFUSED
 from wakeboard.runtime.loop.in_flight import RunInFlight, boottime_ns
@@ -25,7 +25,7 @@ class EndedAttempt:
 
     held: RunInFlight
     move: str
-    answer: Answer
+    answer: AttemptResult
     outcome: str
     started: bool
     ended_ns: int
@@ -40,7 +40,7 @@ class EndedAttempt:
 
 
 def decide(
-    held: RunInFlight, answer: Answer, *, took_seconds: float, ended_ns: int, is_stopping: bool
+    held: RunInFlight, answer: AttemptResult, *, took_seconds: float, ended_ns: int, is_stopping: bool
 ) -> EndedAttempt | None:
     """Return what to write for ``answer``, or None when ``transaction()`` has already written it.
 
@@ -75,37 +75,41 @@ def succeeded(held: RunInFlight, took_seconds: float, ended_ns: int) -> EndedAtt
 
 def never_started(held: RunInFlight) -> EndedAttempt:
     """Return the release of a run that no handler has seen: it costs no attempt."""
-    nothing = Answer(kind="cancelled")
+    nothing = AttemptResult(kind="cancelled")
     return EndedAttempt(
         held, "release", nothing, "released", started=False, ended_ns=boottime_ns(), took_seconds=0.0
     )
 
 
-def bystander(held: RunInFlight, answer: Answer, *, took_seconds: float, ended_ns: int) -> EndedAttempt:
+def bystander(
+    held: RunInFlight, answer: AttemptResult, *, took_seconds: float, ended_ns: int
+) -> EndedAttempt:
     """Return the release of a run whose process was killed for another run's sake: it costs no failure."""
     note = "its process was ended for the sake of another run; this costs the run nothing"
     given = replace(answer, note=note)
     return EndedAttempt(held, "release", given, "released", True, ended_ns, took_seconds)
 
 
-def _failed(held: RunInFlight, answer: Answer, outcome: str, took: float, ended_ns: int) -> EndedAttempt:
+def _failed(
+    held: RunInFlight, answer: AttemptResult, outcome: str, took: float, ended_ns: int
+) -> EndedAttempt:
     delay = delay_seconds(answer, held.backoff, held.failures + 1)
     return EndedAttempt(held, "fail", answer, outcome, True, ended_ns, took, delay_seconds=delay)
 
 
-def _timed_out(held: RunInFlight, answer: Answer) -> Answer:
+def _timed_out(held: RunInFlight, answer: AttemptResult) -> AttemptResult:
     seconds = held.assignment.timeout_seconds
     message = f"ran longer than its timeout of {seconds:g} s and was stopped"
     return replace(answer, error_code="timed_out", message=message, permanent=False)
 
 
-def _too_heavy(held: RunInFlight, answer: Answer) -> Answer:
+def _too_heavy(held: RunInFlight, answer: AttemptResult) -> AttemptResult:
     used = held.memory_bytes / 2**20
     message = f"held {used:,.0f} MB of memory, where its type may hold {held.memory_mb:,} MB, and was killed"
     return replace(answer, error_code="memory_limit", message=message, permanent=False)
 
 
-def _fenced(answer: Answer) -> Answer:
+def _fenced(answer: AttemptResult) -> AttemptResult:
     message = "stopped by its own worker: the lease could not be renewed in time"
     return replace(answer, error_code="lease_unconfirmed", message=message, permanent=False)
 

@@ -12,7 +12,7 @@ from math import inf
 from time import monotonic
 
 from wakeboard.config import log
-from wakeboard.core.outcome import Answer
+from wakeboard.core.outcome import AttemptResult
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.text.sanitize import last_line
 from wakeboard.runtime.loop.channel import Rows
@@ -312,7 +312,7 @@ class Slots:
         self._idle_deaths, self._pause_seconds, self._paused_until = 0, PAUSE_SECONDS, 0.0
         self._claim_state.unhinder()
 
-    def _settle(self, held: RunInFlight, answer: Answer, seconds: float, ended_ns: int) -> None:
+    def _settle(self, held: RunInFlight, answer: AttemptResult, seconds: float, ended_ns: int) -> None:
         ended = decide(held, answer, took_seconds=seconds, ended_ns=ended_ns, is_stopping=self.is_stopping)
         if ended is None:
             self._holdings.drop([held])
@@ -356,7 +356,7 @@ def _handfuls(claimed: Sequence[RunInFlight], brief: Mapping[str, float]) -> Ite
         yield handful
 
 
-def _warn_of_aftermath(held: RunInFlight, answer: Answer) -> None:
+def _warn_of_aftermath(held: RunInFlight, answer: AttemptResult) -> None:
     """Say what failed after a run had finished itself: its outcome stands, so nothing else tells of it."""
     log.warn(
         "Code after the handler's transaction() failed. The run has succeeded; nothing of this is recorded.",

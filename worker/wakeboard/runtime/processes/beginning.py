@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from time import monotonic
 
-from wakeboard.core.outcome import PLAIN, Answer
+from wakeboard.core.outcome import PLAIN, AttemptResult
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.text.sanitize import clean_text
 
@@ -18,7 +18,7 @@ _silent_until = 0.0
 _why = ""
 
 
-def strike_off(assignment: Assignment) -> Answer | None:
+def strike_off(assignment: Assignment) -> AttemptResult | None:
     """Strike an attempt off; return None when it may begin, else the answer.
 
     It may not when it no longer stands there: somebody has taken the run back, or the server has lost the
@@ -27,7 +27,7 @@ def strike_off(assignment: Assignment) -> Answer | None:
     """
     global _silent_until, _why
     if monotonic() < _silent_until:
-        return Answer("unbegun", message=_why)
+        return AttemptResult("unbegun", message=_why)
     # A process that never runs such a type needs no driver.
     import psycopg
 
@@ -43,4 +43,4 @@ def strike_off(assignment: Assignment) -> Answer | None:
             return None if cursor.rowcount else PLAIN["unbegun"]
     except (DatabaseError, psycopg.Error) as error:
         _silent_until, _why = monotonic() + SILENT_SECONDS, clean_text(str(error), 500)
-        return Answer("unbegun", message=_why)
+        return AttemptResult("unbegun", message=_why)

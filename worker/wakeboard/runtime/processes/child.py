@@ -19,7 +19,7 @@ from typing import Any
 
 from wakeboard.core import parent_run
 from wakeboard.core.errors.exceptions import parts_of
-from wakeboard.core.outcome import OUTPUT_BYTES, PLAIN, Answer, Cancelled, DeadlineExceeded
+from wakeboard.core.outcome import OUTPUT_BYTES, PLAIN, AttemptResult, Cancelled, DeadlineExceeded
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.process.output_file import empty, read_output
 from wakeboard.core.process.shared_slot import SlotPage, boottime_ns
@@ -190,16 +190,16 @@ class Child:
         self._page.end()
         self._current = None
 
-    def _execute(self, assignment: Assignment, started_ns: int) -> Answer:
+    def _execute(self, assignment: Assignment, started_ns: int) -> AttemptResult:
         job_type = JOB_TYPES.get(assignment.job_type)
         if job_type is None:
-            return Answer(
+            return AttemptResult(
                 "raised", "unknown_type", f"This worker has no handler called {assignment.job_type!r}."
             )
         try:
             payload = _decoded(assignment.payload)
         except (ValueError, RecursionError) as error:
-            return Answer(
+            return AttemptResult(
                 "raised", "payload_unreadable", clean_text(f"The payload cannot be read: {error}", 500)
             )
         context = Context.for_assignment(assignment, payload, self._page, started_ns)
@@ -209,7 +209,7 @@ class Child:
         if context.committed and answer is PLAIN["returned"]:
             return PLAIN["committed"]
         if context.committed:
-            return Answer(
+            return AttemptResult(
                 "committed",
                 answer.error_code,
                 answer.message,
@@ -218,7 +218,7 @@ class Child:
             )
         return answer
 
-    def _call(self, job_type: JobType, context: Context) -> Answer:
+    def _call(self, job_type: JobType, context: Context) -> AttemptResult:
         """Call the handler among context variables of its own."""
         window: contextlib.AbstractContextManager[Any] = self._window
         if job_type.memory_mb is not None:
@@ -238,7 +238,7 @@ class Child:
                 raise MemoryRefused(megabytes) from error
             raise
 
-    def _clean_up(self, assignment: Assignment, answer: Answer, run_ns: int) -> Answer:
+    def _clean_up(self, assignment: Assignment, answer: AttemptResult, run_ns: int) -> AttemptResult:
         is_whole = self._hygiene.descriptors_whole(run_ns)
         # Nobody writes any more when the output is read.
         reason = self._hygiene.tidy(run_ns, assignment.job_type)
@@ -285,11 +285,11 @@ def _decoded(text: str) -> Any:
     return value
 
 
-def _closed_descriptors(answer: Answer) -> Answer:
+def _closed_descriptors(answer: AttemptResult) -> AttemptResult:
     if answer.kind == "committed":
         return answer
     message = (
         "The handler closed or replaced file descriptors of the worker (standard output, standard error or "
         "the supervisor's socket), so its answer cannot be trusted."
     )
-    return Answer("crashed", "descriptors_closed", message, note=answer.message)
+    return AttemptResult("crashed", "descriptors_closed", message, note=answer.message)

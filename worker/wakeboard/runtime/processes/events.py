@@ -8,7 +8,7 @@ import signal
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from wakeboard.core.outcome import Answer
+from wakeboard.core.outcome import AttemptResult
 from wakeboard.core.process.assignment import Assignment
 
 
@@ -38,7 +38,7 @@ class Finished(NamedTuple):
 
     slot: int
     assignment: Assignment
-    answer: Answer
+    answer: AttemptResult
     started_ns: int
     finished_ns: int
 
@@ -64,7 +64,7 @@ class Died:
     slot: int
     text: str
     running: Assignment | None
-    answer: Answer
+    answer: AttemptResult
     unstarted: list[Assignment]
     started_ns: int = 0
     by_order: bool = False
@@ -102,7 +102,7 @@ def _signal_name(status: int) -> str:
 
 def crash_answer(
     status: int | None, text: str, output_tail: str, *, out_of_memory: bool = False, reason: str | None = None
-) -> Answer:
+) -> AttemptResult:
     """The answer of a run whose process died under it, by wait status.
 
     The code is `exited` for a process that ended itself, `out_of_memory` or `killed` for SIGKILL (the kernel
@@ -119,4 +119,4 @@ def crash_answer(
         if os.WTERMSIG(status) == signal.SIGKILL:
             code = "out_of_memory" if out_of_memory else "killed"
             message = f"{text}: the kernel had run out of memory" if out_of_memory else text
-    return Answer("crashed", code, message, output_tail=output_tail or None)
+    return AttemptResult("crashed", code, message, output_tail=output_tail or None)

@@ -14,7 +14,7 @@ from dataclasses import fields
 from functools import partial
 from typing import Any, NamedTuple
 
-from wakeboard.core.outcome import KINDS, PLAIN, Answer, Kind
+from wakeboard.core.outcome import KINDS, PLAIN, AttemptResult, Kind
 from wakeboard.core.process.assignment import Assignment, assignment_of
 
 ANSWER_BYTES = 1024 * 1024
@@ -34,7 +34,7 @@ class Reported(NamedTuple):
     lease_epoch: int
     started_ns: int
     finished_ns: int
-    answer: Answer
+    answer: AttemptResult
 
 
 _reported_of: Callable[[Iterable[Any]], Reported] = partial(tuple.__new__, Reported)
@@ -85,7 +85,7 @@ def frame(body: bytes) -> bytes:
 
 _encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 _decode = json.JSONDecoder().raw_decode
-_ANSWER_DEFAULTS = {field.name: field.default for field in fields(Answer) if field.name != "kind"}
+_ANSWER_DEFAULTS = {field.name: field.default for field in fields(AttemptResult) if field.name != "kind"}
 _NUMBERS = {kind: number for number, kind in enumerate(KINDS)}
 _PLAIN_ANSWERS = [PLAIN[kind] for kind in KINDS]
 _TEXTS = ("error_code", "message", "traceback", "result", "output_tail", "note")
@@ -141,7 +141,7 @@ def read_returns(data: bytes) -> Iterator[tuple[int, int, int, int]] | None:
     return _returned.iter_unpack(data)
 
 
-def _answer(kind: Kind, extras: dict[str, Any]) -> Answer:
+def _answer(kind: Kind, extras: dict[str, Any]) -> AttemptResult:
     after = extras.get("retry_after_seconds")
     if not (
         kind in KINDS
@@ -151,4 +151,4 @@ def _answer(kind: Kind, extras: dict[str, Any]) -> Answer:
         and (after is None or type(after) in (int, float))
     ):
         raise ValueError("its fields are none of an answer's")
-    return Answer(kind, **extras)
+    return AttemptResult(kind, **extras)
