@@ -53,7 +53,12 @@ def told(
 
 def test_a_new_house_watches_and_says_how_to_be_told(client: FlaskClient) -> None:
     page = client.get("/alerts").get_data(as_text=True)
-    for words in ("No worker for waiting work", "Stuck leases", "Nobody is told", "WAKEBOARD_ALERT_MAIL"):
+    for words in (
+        "No worker for waiting work",
+        "Stuck leases",
+        "No notifications configured",
+        "WAKEBOARD_ALERT_MAIL",
+    ):
         assert words in page
     assert "WAKEBOARD_HEARTBEAT_URL" in page
 
@@ -63,7 +68,7 @@ def test_a_rule_that_fires_says_why_in_words(client: FlaskClient, connection: Co
         a_run(connection, "dead")
     look(connection)
     page = client.get("/alerts").get_data(as_text=True)
-    assert "3 runs died in the last 1 h: mail 3. Look at them, and retry what can be mended." in page
+    assert "3 runs died in the last 1 h: mail 3. Look at them, and retry what can be fixed." in page
     assert 'data-attention="1"' in page
     items = {item["name"]: item for item in client.get("/alerts.json").get_json()["items"]}
     assert (items["dead_runs"]["status"], items["stuck_leases"]["status"]) == ("firing", "quiet")

@@ -45,7 +45,7 @@ def app(settings: Settings) -> Iterator[Finding]:
     elif "failure" in answer:
         reason = " ".join(answer["failure"].split()).rstrip(" .:")
         wrong = f"{settings.app} cannot be imported: {reason}."
-        yield Finding("app", "fail", wrong, f"Mend the module, or {here}")
+        yield Finding("app", "fail", wrong, f"Fix the module, or {here}")
     elif answer["complaint"]:
         yield Finding("app", "fail", answer["complaint"], f"If it is a file of yours, {here}")
     else:
