@@ -89,7 +89,7 @@ def test_a_chart_of_nothing_has_its_axis_alone() -> None:
 def test_a_chart_of_times_says_its_percentiles() -> None:
     bars = [Bar(AT, label="11:00"), Bar(AT, label="12:00")]
     svg = spread_chart(spread(bars, [Times(), Times({20: 90, 40: 10}, 1.0)]), "Run time")
-    assert re.findall("<title>(.*?)</title>", svg) == ["12:00: half took at most 1 ms, 95 % 1 s, 99 % 1 s"]
+    assert re.findall("<title>(.*?)</title>", svg) == ["12:00: p50 1 ms, p95 1 s, p99 1 s"]
     assert [re.findall(f'class="{kind}" x="(\\d+)"', svg) for kind in ("hit", "rest", "ok")] == [
         ["10"],
         ["14"],

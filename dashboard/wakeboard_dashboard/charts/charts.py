@@ -105,7 +105,7 @@ def _block(
     half, most, nearly_all = (duration(each) for each in (p50, p95, p99))
     rest = _rect("rest", x + 4, y99, 2, max(y50 - y99, LEAST))
     block = _rect("ok", x + 1, min(y95, HEIGHT - LEAST), 8, max(y50 - y95, LEAST))
-    says = f"{label}: half took at most {half}, 95 % {most}, 99 % {nearly_all}"
+    says = f"{label}: p50 {half}, p95 {most}, p99 {nearly_all}"
     return _said(says, x, HEIGHT, rest + block)
 
 

@@ -27,7 +27,7 @@ REMEMBERED = 512
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One step of a window: half, 95 % and 99 % took at most so many seconds; None when nothing ended.
+    """One step of a window: half, 95 % and 99 % did not pass so many seconds; None when nothing ended.
 
     ``y50``, ``y95`` and ``y99`` are distances from the top, in units of HEIGHT.
     """

@@ -16,10 +16,9 @@ from sqlalchemy import Connection, Row, TextClause, text
 
 from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.reporting.hourly_rollups import HOUR
-from wakeboard.reporting.statistics import bucket_seconds, percentiles
+from wakeboard.reporting.statistics import percentiles
 
 TYPES = 5
-LARGEST_BUCKET = 63
 STEP = timedelta(minutes=5)
 
 
@@ -81,19 +80,14 @@ class Times:
     def at_most(self, share: float) -> float | None:
         """Return the seconds that ``share`` (0 to 1) of them did not pass, None without any.
 
-        It is the upper end of the bucket, half a power of two: what it stands for is up to 29 % less. The
-        largest bucket has no end, and no bucket reaches past the longest.
+        It is right to within 10 %, and never more than the longest.
         """
         return self.at_most_each((share,))[0]
 
     def at_most_each(self, shares: tuple[float, ...]) -> tuple[float | None, ...]:
         """Return for each of ascending ``shares`` what ``at_most`` does, in one walk."""
-        return tuple(self._known(found) for found in percentiles(self.buckets, shares))
-
-    def _known(self, seconds: float | None) -> float | None:
-        if seconds is None or seconds >= bucket_seconds(LARGEST_BUCKET):
-            return None if seconds is None else self.longest_seconds
-        return min(seconds, self.longest_seconds)
+        found = percentiles(self.buckets, shares)
+        return tuple(None if each is None else min(each, self.longest_seconds) for each in found)
 
 
 @dataclass(frozen=True, slots=True)
