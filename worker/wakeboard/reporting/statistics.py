@@ -29,7 +29,7 @@ TO_MIDDLE = 2 ** (-1 / 8)
 
 
 def _by_bucket(name: str, times: str) -> str:
-    """Return the CTE ``name`` of what was taken by bucket of ``times``; ``upto`` counts on from the shortest."""
+    """Return the CTE ``name`` of what was taken by bucket of ``times``; ``upto`` counts from the shortest."""
     return f"""{name} AS (
     SELECT minute, job_type, outcome, {times}_bucket AS bucket, sum(runs)::bigint AS runs,
         sum({times}_ms) AS ms, max({times}_max_ms) AS max_ms,
