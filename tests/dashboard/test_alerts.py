@@ -12,7 +12,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
+from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, one_line
 from tests.support.factories import a_run, a_worker, age, insert, rows
 from tests.support.receivers import SECRET, Mailbox, Receiver, mailbox, receiver
 from wakeboard.accounts import users
@@ -142,6 +142,7 @@ def test_a_form_of_a_rule_that_cannot_be_read_comes_back_as_it_was_typed(
     answer = client.post(f"/alerts/{before['id']}/edit", data=typed)
     page = answer.get_data(as_text=True)
     assert answer.status_code == 400 and "allowed: 1 to" in page
+    page = one_line(page)
     for words in ('name="count" value="0"', 'name="window_seconds" value="2h"', 'value="deploys take long"'):
         assert words in page, words
     assert '<option value="0" selected>off' in page
