@@ -102,7 +102,7 @@ FROM (
     CROSS JOIN LATERAL generate_series(1, r.attempts) AS a (attempt)
 ) AS made WHERE is_bad = %(is_bad)s
 """
-_BUCKET = "least(63, greatest(0, ceil(2 * ln(greatest(0.001, {0})) / ln(2.0) + 20)))::smallint"
+_BUCKET = "least(260, ceil(4 * ln(greatest(0.001, {0})) / ln(2.0) + 140))::smallint"
 _BEHIND = (
     f"""INSERT INTO wakeboard.statistics_rollups (minute, job_type, outcome, duration_bucket, wait_bucket,
         runs, duration_ms, duration_max_ms, wait_ms, wait_max_ms)

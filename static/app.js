@@ -415,8 +415,15 @@
     event.preventDefault()
     pressed[event.key]()
   })
-  document.addEventListener('click', event => {
-    for (const menu of all('details.menu[open]')) if (!menu.contains(event.target)) menu.open = false
+  // A menu closes when something else is clicked or focused, and on Escape, which gives the focus back to its name.
+  const closeMenus = except => { for (const menu of all('details.menu[open]')) if (!menu.contains(except)) menu.open = false }
+  document.addEventListener('click', event => closeMenus(event.target))
+  document.addEventListener('focusin', event => closeMenus(event.target))
+  document.addEventListener('keydown', event => {
+    const menu = event.key === 'Escape' && find('details.menu[open]')
+    if (!menu) return
+    menu.open = false
+    find('summary', menu).focus()
   })
 
   const own = Intl.DateTimeFormat().resolvedOptions().timeZone
@@ -438,6 +445,6 @@
   if (!find('[data-again]')) keptHere.write('wakeboard-form', null)
   if (find('#toasts > .done') || (root.dataset.actor && by !== root.dataset.actor)) keptHere.write('wakeboard-form-back', null)
   if (keptHere.read('wakeboard-paused')) pause(true, false)
-  find('.nav [aria-current]')?.scrollIntoView({ inline: 'center', block: 'nearest' })
+  find('.nav .links [aria-current]')?.scrollIntoView({ inline: 'center', block: 'nearest' })
   hints(); label(); tick(); badge(); select(); fit()
 })()

@@ -170,7 +170,7 @@ def test_who_signs_out_leaves_nothing_typed_behind(page: Page, connection: Conne
     sign_in(page, connection)
     expect(page.locator("h1")).to_have_text("Overview")
     assert is_kept(page)
-    page.locator("details.menu summary").click()
+    page.locator("#account summary").click()
     follow(page, page.get_by_role("button", name="Sign out"))
     assert not is_kept(page)
 

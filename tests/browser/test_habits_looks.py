@@ -90,7 +90,7 @@ def test_paper_has_dates_black_badges_and_no_controls(page: Page) -> None:
     page.emulate_media(media="print", color_scheme="dark")
     expect(page.locator("time[data-relative=relative]").first).to_have_text(re.compile(r"^20\d\d-\d\d-\d\d "))
     expect(page.locator("time[data-relative=elapsed]").first).not_to_have_text(re.compile("^20"))
-    for hidden in ("#pause", ".filters >> nth=0", "td.actions >> nth=0", "#box-1", ".foot nav"):
+    for hidden in ("#pause", ".filters >> nth=0", "td.actions >> nth=0", "#box-1", "#more"):
         expect(page.locator(hidden)).to_be_hidden()
     dead = page.locator(".badge.dead").first
     assert dead.evaluate(STYLE, ["color", None]) == "rgb(0, 0, 0)"

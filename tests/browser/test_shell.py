@@ -85,7 +85,7 @@ def test_the_tab_says_how_many_things_need_a_person(page: Page, connection: Conn
 
 def test_a_chosen_theme_and_zone_are_kept(page: Page) -> None:
     page.goto("/")
-    page.click("details.menu summary")
+    page.click("#account summary")
     page.select_option("#theme", "dark")
     page.reload()
     assert page.get_attribute("html", "data-theme") == "dark"
@@ -110,6 +110,38 @@ def test_a_phone_scrolls_down_and_never_sideways(
     assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
+def test_the_menu_behind_the_navigation_leads_to_the_other_pages(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 800})
+    page.goto("/")
+    more, alerts = page.locator("#more > summary"), page.get_by_role("link", name="Alerts", exact=True)
+    expect(alerts).to_be_hidden()
+    more.focus()
+    page.keyboard.press("Enter")
+    expect(alerts).to_be_visible()
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Last night")).to_be_focused()
+    page.keyboard.press("Escape")
+    expect(alerts).to_be_hidden()
+    expect(more).to_be_focused()
+    more.click()
+    page.locator("h1").click()
+    expect(alerts).to_be_hidden()
+    more.click()
+    alerts.click()
+    expect(page).to_have_url(re.compile("/alerts$"))
+    more.click()
+    expect(alerts).to_have_attribute("aria-current", "page")
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
+def test_a_wide_window_shows_all_pages_beside_each_other(page: Page) -> None:
+    page.set_viewport_size({"width": 1700, "height": 900})
+    page.goto("/night")
+    for name in ("Runs", "Last night", "Operations", "Effects", "Alerts", "System"):
+        expect(page.get_by_role("link", name=name, exact=True)).to_be_visible()
+    expect(page.get_by_role("link", name="Last night")).to_have_attribute("aria-current", "page")
+
+
 def test_without_script_the_page_can_be_read_and_left(context: BrowserContext, page: Page) -> None:
     assert context.browser is not None
     plain = context.browser.new_context(java_script_enabled=False, storage_state=context.storage_state())
@@ -118,7 +150,10 @@ def test_without_script_the_page_can_be_read_and_left(context: BrowserContext, p
     tab.goto(page.url)
     expect(tab.locator(".tile")).to_have_count(8)
     expect(tab.locator("#pause")).to_be_hidden()
-    tab.click("details.menu summary")
+    tab.click("#more summary")
+    tab.click("#more a[href='/system']")
+    expect(tab).to_have_url(re.compile("/system$"))
+    tab.click("#account summary")
     tab.click("text=Sign out")
     expect(tab).to_have_url(re.compile("/login$"))
     plain.close()

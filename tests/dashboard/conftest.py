@@ -103,6 +103,11 @@ def rows_in(page: str) -> list[int]:
     return [int(found) for found in re.findall(r'<tr id="run-(\d+)"', page)]
 
 
+def one_line(html: str) -> str:
+    """Return ``html`` with one space for each run of spaces and line breaks, as browsers show it."""
+    return " ".join(html.split())
+
+
 def assert_shown_as_text(client: FlaskClient, path: str) -> None:
     """Assert that the page at ``path`` shows hostile names as text, with their invisible characters visible.
 

@@ -12,7 +12,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
+from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, one_line
 from tests.support.factories import a_run, a_worker, age, insert, rows
 from tests.support.receivers import SECRET, Mailbox, Receiver, mailbox, receiver
 from wakeboard.accounts import users
@@ -53,7 +53,12 @@ def told(
 
 def test_a_new_house_watches_and_says_how_to_be_told(client: FlaskClient) -> None:
     page = client.get("/alerts").get_data(as_text=True)
-    for words in ("No worker for waiting work", "Stuck leases", "Nobody is told", "WAKEBOARD_ALERT_MAIL"):
+    for words in (
+        "No worker for waiting work",
+        "Stuck leases",
+        "No notifications configured",
+        "WAKEBOARD_ALERT_MAIL",
+    ):
         assert words in page
     assert "WAKEBOARD_HEARTBEAT_URL" in page
 
@@ -63,7 +68,7 @@ def test_a_rule_that_fires_says_why_in_words(client: FlaskClient, connection: Co
         a_run(connection, "dead")
     look(connection)
     page = client.get("/alerts").get_data(as_text=True)
-    assert "3 runs died in the last 1 h: mail 3. Look at them, and retry what can be mended." in page
+    assert "3 runs died in the last 1 h: mail 3. Look at them, and retry what can be fixed." in page
     assert 'data-attention="1"' in page
     items = {item["name"]: item for item in client.get("/alerts.json").get_json()["items"]}
     assert (items["dead_runs"]["status"], items["stuck_leases"]["status"]) == ("firing", "quiet")
@@ -137,6 +142,7 @@ def test_a_form_of_a_rule_that_cannot_be_read_comes_back_as_it_was_typed(
     answer = client.post(f"/alerts/{before['id']}/edit", data=typed)
     page = answer.get_data(as_text=True)
     assert answer.status_code == 400 and "allowed: 1 to" in page
+    page = one_line(page)
     for words in ('name="count" value="0"', 'name="window_seconds" value="2h"', 'value="deploys take long"'):
         assert words in page, words
     assert '<option value="0" selected>off' in page

@@ -27,7 +27,7 @@ def listed(client: FlaskClient, query: str = "") -> list[int]:
 
 
 def test_an_empty_log_says_what_it_keeps(client: FlaskClient) -> None:
-    assert "Nobody has done anything yet" in client.get("/audit").get_data(as_text=True)
+    assert "No actions yet" in client.get("/audit").get_data(as_text=True)
 
 
 def test_what_an_operator_does_is_told_in_words(client: FlaskClient, connection: Connection) -> None:

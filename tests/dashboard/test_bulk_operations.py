@@ -283,7 +283,7 @@ def test_chosen_runs_go_at_once_unless_a_pace_is_asked_for(
     )
     connection.execute("INSERT INTO wakeboard.job_types (name, paused_at) VALUES ('mail', now())")
     careful = words(client, f"/runs/bulk/retry?run={first}&run={second}")
-    assert "2 of a paused type: nothing of it runs until somebody resumes it." in careful
+    assert "2 of a paused type: nothing of it runs until someone resumes it." in careful
     assert "Left as they are: 1 succeeded" in words(client, f"/runs/bulk/retry?run={first}&run={ended}")
     client.post("/runs/bulk/retry", data={"run": [first], "per_minute": ""})
     assert (status(connection, first), rows(connection, "operations")) == ("queued", [])

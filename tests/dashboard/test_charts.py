@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+import pytest
+
 from wakeboard.reporting.statistics import DurationHistogram
 from wakeboard_dashboard.charts.charts import bar_chart, spread_chart
 from wakeboard_dashboard.charts.sparks import layers, sparkline, trend
@@ -52,6 +54,34 @@ def test_a_chart_of_bars_says_each_number_and_escapes_words() -> None:
     assert svg.count('class="hit"') == 2 and svg.count("<rect") == 4
 
 
+@pytest.mark.parametrize(
+    ("most", "labels"),
+    [
+        (0, ["0", "1"]),
+        (1, ["0", "1"]),
+        (4, ["0", "1", "2", "3", "4"]),
+        (19, ["0", "5", "10", "15"]),
+        (2000, ["0", "500", "1\u202f000", "1\u202f500", "2\u202f000"]),
+    ],
+)
+def test_the_axis_of_counts_has_whole_round_numbers(most: int, labels: list[str]) -> None:
+    assert re.findall("<text.*?>(.*?)</text>", bar_chart([Bar(AT, most)], "Attempts")) == labels
+
+
+@pytest.mark.parametrize(
+    ("seconds", "labels"),
+    [
+        (0.002, ["1 ms", "10 ms"]),
+        (50.0, ["10 s", "1 min"]),
+        (4000.0, ["1 h", "10 h"]),
+        (9e9, ["10 d", "100 d"]),
+    ],
+)
+def test_the_axis_of_times_has_the_units_that_people_count_in(seconds: float, labels: list[str]) -> None:
+    found = spread([WindowBar(AT)], [DurationHistogram({63: 1}, seconds)])
+    assert [tick.label for tick in found.ticks] == labels
+
+
 def test_a_chart_of_nothing_has_its_axis_alone() -> None:
     assert bar_chart([], "none").count("<rect") == 0
     assert 'class="axis"' in bar_chart([], "none")
@@ -62,7 +92,7 @@ def test_a_chart_of_times_says_its_percentiles() -> None:
     svg = spread_chart(
         spread(bars, [DurationHistogram(), DurationHistogram({20: 90, 40: 10}, 1.0)]), "Run time"
     )
-    assert re.findall("<title>(.*?)</title>", svg) == ["12:00: half took at most 1 ms, 95 % 1 s, 99 % 1 s"]
+    assert re.findall("<title>(.*?)</title>", svg) == ["12:00: p50 1 ms, p95 1 s, p99 1 s"]
     assert [re.findall(f'class="{kind}" x="(\\d+)"', svg) for kind in ("hit", "rest", "ok")] == [
         ["10"],
         ["14"],

@@ -40,7 +40,7 @@ def test_without_a_shop_there_is_no_page_and_no_link(client: FlaskClient) -> Non
 def test_with_a_shop_every_page_links_to_it(client: FlaskClient) -> None:
     assert 'href="/demo"' in client.get("/").get_data(as_text=True)
     page = client.get("/demo").get_data(as_text=True)
-    assert "Nobody has ordered yet" in page and "No mail has arrived" in page
+    assert "No orders yet" in page and "No mail has arrived" in page
 
 
 @pytest.mark.usefixtures("opened")

@@ -14,7 +14,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import assert_fragments_match
+from tests.dashboard.conftest import assert_fragments_match, one_line
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_definition, a_group, a_run, a_worker, age, an_attempt, from_now, rows
 from wakeboard.core.errors.error_groups import group_of, written
@@ -560,7 +560,7 @@ def test_a_group_names_the_schedules_whose_runs_failed_so(
     swept = fail(made["sweep"], 3)
     fail(made["gone"], 2)
     connection.execute("DELETE FROM wakeboard.job_definitions WHERE name = 'gone'")
-    (said,) = re.findall(r"<dt>Schedules</dt><dd>(.*?)</dd>", html(client, path))
+    (said,) = re.findall(r"<dt>Schedules</dt> ?<dd>(.*?)</dd>", one_line(html(client, path)))
     assert unescape(re.sub("<[^>]+>", "", said)) == (
         f"sweep 3 runs, removed (was number {made['gone']}) 2 runs, backup 1 run, none 2 runs "
         "(failed so in the window)"
@@ -594,11 +594,11 @@ def test_of_many_schedules_some_are_named_and_of_many_failures_the_newest_counte
             (definition, number, place, number),
         )
     path = f"/errors/{written(number)}"
-    (said,) = re.findall(r"<dt>Schedules</dt><dd>(.*?)</dd>", html(client, path))
+    (said,) = re.findall(r"<dt>Schedules</dt> ?<dd>(.*?)</dd>", one_line(html(client, path)))
     assert "(of the newest 200 failures of the window)" in said and "line-5" not in said
     assert client.get(f"{path}.json").get_json()["schedules_capped"]
     connection.execute("DELETE FROM wakeboard.job_attempts WHERE run_id % 4 > 0")
-    (said,) = re.findall(r"<dt>Schedules</dt><dd>(.*?)</dd>", html(client, path))
+    (said,) = re.findall(r"<dt>Schedules</dt> ?<dd>(.*?)</dd>", one_line(html(client, path)))
     assert "and 2 more" in said and "(failed so in the window)" in said
 
 

@@ -10,6 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
+from tests.dashboard.conftest import one_line
 from tests.support.factories import a_definition, a_run, from_now, insert
 from wakeboard.core.parent_run import maker
 from wakeboard.core.states import Role
@@ -103,7 +104,7 @@ def test_schedules_are_found_by_what_is_odd_about_their_latest_runs(
     assert names(client, "state=late&q=beside") == []
     listed = client.get("/schedules.csv?state=overlapping").get_data(as_text=True).splitlines()
     assert [line.split(",")[0] for line in listed[1:]] == ["beside"]
-    page = client.get("/schedules?state=late").get_data(as_text=True)
+    page = one_line(client.get("/schedules?state=late").get_data(as_text=True))
     assert '<option value="late" selected>late</option>' in page and "/schedules/mine" in page
     assert 'href="/schedules/beside"' not in page
 

@@ -11,7 +11,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
+from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, one_line
 from tests.support.factories import a_definition, a_run, a_type, a_worker, from_now, rows
 from wakeboard_dashboard.text.ends import end_of
 from wakeboard_dashboard.text.policy import patience_seconds, retries
@@ -143,7 +143,7 @@ def test_a_pause_with_an_end_says_so_and_keeps_who_and_why(
     left = stored(connection)["paused_until"] - datetime.now(UTC)
     assert timedelta(hours=1, minutes=58) < left < timedelta(hours=2, minutes=2)
     for path in ("/types", "/types/mail"):
-        page = client.get(path).get_data(as_text=True)
+        page = one_line(client.get(path).get_data(as_text=True))
         assert '; ends <a href="/types/mail/pause"><time' in page and "a move" in page, path
     assert client.get("/types/mail.json").get_json()["paused_until"] is not None
     moved = client.post("/types/mail/pause", data={"until": "", "until_at": "", "next": "/types/mail"})

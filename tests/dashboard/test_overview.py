@@ -209,7 +209,7 @@ def test_the_tiles_tell_what_needs_a_decision_first_and_the_twin_says_the_same(
         ("dead", "2"),
         ("stuck", "1"),
         ("failed", "3"),
-        ("missed fires", "2"),
+        ("missed runs", "2"),
         ("unconfirmed", "0"),
         ("running", "4"),
         ("queued", "5"),
@@ -393,7 +393,7 @@ def test_a_fire_missed_while_paused_is_missed_on_no_page(client: FlaskClient, co
     for name, reason in (("held", "paused"), ("nightly", "misfire"), ("nightly", "paused")):
         known = {each["name"]: each["id"] for each in rows(connection, "job_definitions")}
         missed(connection, known.get(name) or a_definition(connection, name), reason)
-    assert dict(tiles(client.get("/").text))["missed fires"] == "1"
+    assert dict(tiles(client.get("/").text))["missed runs"] == "1"
     items = client.get("/schedules.json?state=missed").get_json()["items"]
     assert [(each["name"], each["missed_24h"]) for each in items] == [("nightly", 1)]
 

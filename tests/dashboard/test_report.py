@@ -10,7 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole
+from tests.dashboard.conftest import AsRole, one_line
 from tests.dashboard.test_activity_report import HOSTILE, a_full_night, failure, html, night
 from tests.dashboard.test_alerts import JSON, told
 from tests.support.factories import a_run, age, from_now, insert, rows
@@ -96,7 +96,7 @@ def test_an_admin_switches_it_on_for_a_time_of_the_sites_clocks(
     path = f"/alerts/{rule(connection)['id']}/edit"
     page = client.get("/alerts").get_data(as_text=True)
     assert "Report of the night" in page and "Nothing is sent until an admin switches it on." in page
-    form = client.get(path).get_data(as_text=True)
+    form = one_line(client.get(path).get_data(as_text=True))
     assert 'name="at" value="08:00"' in form and "(00:00 to 23:59, UTC)" in form
     answer = client.post(path, data={"enabled": "1", "at": "07:30", "since": "17:00"})
     assert answer.status_code == 303

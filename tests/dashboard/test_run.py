@@ -347,7 +347,7 @@ def test_a_dead_run_is_put_away_and_its_page_still_says_why_it_died(
 ) -> None:
     run = a_run(connection, "dead")
     page = client.get(f"/runs/{run}").get_data(as_text=True)
-    assert f"Cancel run {run}? It is put away; its errors stay readable" in page
+    assert f"Dismiss run {run}? It is cancelled and no longer counts as dead" in page
     assert client.post(f"/runs/{run}/cancel", data={"reason": "nobody wants it"}).status_code == 303
     page = client.get(f"/runs/{run}").get_data(as_text=True)
     assert "<strong>Cancelled</strong>" in page and "gave up; cancelled later" in page

@@ -9,7 +9,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole
+from tests.dashboard.conftest import AsRole, one_line
 from tests.support.factories import a_definition, a_type, rows
 
 JSON = {"Accept": "application/json"}
@@ -106,7 +106,7 @@ def test_what_no_run_could_follow_is_refused_as_a_whole(client: FlaskClient, con
 
 
 def test_a_preview_shows_the_fires_and_makes_nothing(client: FlaskClient, connection: Connection) -> None:
-    page = client.post(PATH, data=NIGHTLY | {"preview": "1"}).get_data(as_text=True)
+    page = one_line(client.post(PATH, data=NIGHTLY | {"preview": "1"}).get_data(as_text=True))
     assert '<button name="preview" value="1" formnovalidate>' in page, "also of a form that is not filled in"
     assert "What you typed would fire" in page and "At 02:30 every day" in page and "Europe/Paris" in page
     assert "Nothing was created" not in page and made(connection) == []

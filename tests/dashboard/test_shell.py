@@ -47,7 +47,7 @@ def test_every_icon_a_template_names_is_in_the_sprite() -> None:
     symbols = set(re.findall(r'<symbol id="([\w-]+)"', (ROOT / "static/icons.svg").read_text()))
     templates = "".join(file.read_text() for file in (ROOT / "templates").rglob("*.html"))
     used = set(re.findall(r'icon\("([\w-]+)"\)', templates))
-    for mapping in re.findall(r"set (?:verb_)?icons = (\{.*?\})", templates):
+    for mapping in re.findall(r"set (?:verb_)?icons = (\{.*?\})", templates, re.S):
         used |= set(json.loads(mapping).values())
     assert used and used <= symbols
 
@@ -61,6 +61,12 @@ FORBIDDEN = (
     r"\|\s*safe\b",
     r"hx-trigger=\"[^\"]*\[",
 )
+
+
+def test_no_line_of_a_template_is_longer_than_120_characters() -> None:
+    for file in (ROOT / "templates").rglob("*.html"):
+        lines = enumerate(file.read_text().splitlines(), start=1)
+        assert [number for number, line in lines if len(line) > 120] == [], file
 
 
 @pytest.mark.parametrize("pattern", FORBIDDEN)

@@ -389,7 +389,7 @@ def test_a_type_keeps_its_runs_for_days_of_its_own(wakeboard: Command, connectio
         (found,) = wakeboard("types", "list", "--json").json["items"]
         return found["keep_succeeded_days"], found["keep_dead_days"]
 
-    assert wakeboard("types", "keep", "mail", "--succeeded", "3", "--dead", "9").code == 0
+    assert wakeboard("types", "retention", "mail", "--succeeded", "3", "--dead", "9").code == 0
     assert days() == (3, 9)
     said = wakeboard("types", "keep", "mail", "--dead", "10")
     assert "Type mail keeps succeeded runs for 3 days, dead and cancelled ones for 10 days now." in said.out
@@ -441,7 +441,7 @@ def test_workers_are_drained_undrained_and_stopped_by_their_ids(
     assert ("worker.drain", "w2", "new kernel") in told and ("worker.stop", "w1", None) in told
 
 
-def test_all_types_are_held_for_a_time_and_exactly_those_let_go(
+def test_all_types_are_paused_for_a_time_and_exactly_those_resumed_also_by_the_first_names(
     wakeboard: Command, connection: Connection
 ) -> None:
     for name in ("mail", "report", "sync"):
@@ -454,16 +454,16 @@ def test_all_types_are_held_for_a_time_and_exactly_those_let_go(
             type_["name"]: type_["paused_until"] is not None for type_ in found if type_["state"] == "paused"
         }
 
-    said = wakeboard("types", "hold", "--reason", "a move", "--for", "2h")
+    said = wakeboard("types", "pause-all", "--reason", "a move", "--for", "2h")
     assert (said.code, said.out) == (0, "2 types are paused; what runs goes on.\n")
     assert ends() == {"mail": True, "report": True, "sync": False}
     assert "Every type is paused already." in wakeboard("types", "hold").out
-    assert wakeboard("types", "let-go", "--reason", "moved").out == "2 types are claimed again.\n"
+    assert wakeboard("types", "resume-all", "--reason", "moved").out == "2 types are claimed again.\n"
     assert ends() == {"sync": False}
     assert wakeboard("types", "let-go", "--json").json["changed"] is False
     (held,) = rows(connection, "audit_log", "action = 'type.hold' AND result = 'done'")
     assert (held["source"], held["reason"], held["after"]["types"]) == ("cli", "a move", ["mail", "report"])
-    assert wakeboard("types", "hold", "--for", "soon").code == 2
+    assert wakeboard("types", "pause-all", "--for", "soon").code == 2
 
 
 def test_verbs_say_what_is_so_now_and_are_audited(wakeboard: Command, connection: Connection) -> None:

@@ -12,10 +12,12 @@ from typing import Protocol
 from markupsafe import Markup, escape
 
 from wakeboard_dashboard.charts.sparks import CountedBar
-from wakeboard_dashboard.charts.spreads import HEIGHT, Spread
+from wakeboard_dashboard.charts.spreads import HEIGHT, Spread, Tick
 from wakeboard_dashboard.text.formats import duration, number, plural
 
 STEP = 10
+# An axis has a label for each so many units of height.
+ROOM_OF_LABEL = 25
 # What is there is seen.
 LEAST = 1.5
 # Room above the largest bar.
@@ -39,27 +41,44 @@ def bar_chart(bars: Sequence[ChartStep], title: str, height: int = HEIGHT) -> Ma
     drawn = [
         _bar(place * STEP, bar.label, bar.total, bar.bad, scale, height) for place, bar in enumerate(bars)
     ]
-    return _chart("chart", drawn, len(bars) * STEP, height, title)
+    most = height // ROOM_OF_LABEL
+    ticks = [Tick(round(height - count * scale, 2), number(count)) for count in _counts(top, most)]
+    return _chart("chart", drawn, ticks, len(bars) * STEP, height, title)
 
 
 def spread_chart(spread: Spread, title: str) -> Markup:
     """Return a block from the half to 95 % for each step of ``spread``, and a line on to 99 %."""
     width = len(spread.columns) * STEP
-    drawn = [f'<line class="tens" x1="0" x2="{width}" y1="{y:g}" y2="{y:g}"/>' for y in spread.lines]
-    drawn += [
+    drawn = [
         _block(place * STEP, each.label, each.p50, each.p95, each.p99, each.y50, each.y95, each.y99)
         for place, each in enumerate(spread.columns)
         if each.count
     ]
-    return _chart("chart spread", drawn, width, HEIGHT, title)
+    return _chart("chart spread", drawn, spread.ticks, width, HEIGHT, title)
 
 
-def _chart(kind: str, drawn: Sequence[str], width: int, height: int, title: str) -> Markup:
+def _chart(
+    kind: str, drawn: Sequence[str], ticks: Sequence[Tick], width: int, height: int, title: str
+) -> Markup:
+    """Return the picture of ``drawn``, as wide as there is room, with the labels of ``ticks`` left of it."""
+    # Labels keep their shape: only the picture inside is stretched.
+    labels = [f'<text x="-6" y="{y / height:.1%}">{label}</text>' for y, label in ticks if label]
+    lines = [
+        f'<line class="grid" x1="0" x2="{width}" y1="{y:g}" y2="{y:g}"/>' for y, _ in ticks if y < height
+    ]
     return Markup(
-        f'<svg class="{kind}" viewBox="0 0 {width} {height}" preserveAspectRatio="none" role="img"'
-        f' aria-label="{escape(title)}">{"".join(drawn)}'
-        f'<line class="axis" x1="0" x2="{width}" y1="{height}" y2="{height}"/></svg>'
+        f'<svg class="{kind} scaled" role="img" aria-label="{escape(title)}">{"".join(labels)}'
+        f'<svg viewBox="0 0 {width} {height}" preserveAspectRatio="none">{"".join(lines)}{"".join(drawn)}'
+        f'<line class="axis" x1="0" x2="{width}" y1="{height}" y2="{height}"/></svg></svg>'
     )
+
+
+def _counts(top: int, most: int) -> range:
+    """Return the whole, round numbers from 0 to ``top`` that an axis with ``most`` steps shows."""
+    step = next(
+        factor * 10**power for power in range(20) for factor in (1, 2, 5) if factor * 10**power * most >= top
+    )
+    return range(0, top + 1, step)
 
 
 @lru_cache(REMEMBERED)
@@ -86,7 +105,7 @@ def _block(
     half, most, nearly_all = (duration(each) for each in (p50, p95, p99))
     rest = _rect("rest", x + 4, y99, 2, max(y50 - y99, LEAST))
     block = _rect("ok", x + 1, min(y95, HEIGHT - LEAST), 8, max(y50 - y95, LEAST))
-    says = f"{label}: half took at most {half}, 95 % {most}, 99 % {nearly_all}"
+    says = f"{label}: p50 {half}, p95 {most}, p99 {nearly_all}"
     return _said(says, x, HEIGHT, rest + block)
 
 

@@ -56,11 +56,11 @@ def filters_of(text: str | None = None) -> params.Filters:
 
 
 def also_of(text: str | None) -> tuple[str, ...]:
-    """Return what is taken along although it is left by default: ``paused,unconfirmed``."""
+    """Return what is included although it is left by default: ``paused,unconfirmed``."""
     given = tuple(dict.fromkeys(part for part in (text or "").split(",") if part))
     if unknown := set(given) - set(rules.ALSO):
         allowed = ", ".join(rules.ALSO)
-        abort(400, f"“{sorted(unknown)[0][:50]}” cannot be taken along; allowed: {allowed}.")
+        abort(400, f"“{sorted(unknown)[0][:50]}” cannot be included; allowed: {allowed}.")
     return given
 
 

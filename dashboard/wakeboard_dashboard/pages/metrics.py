@@ -41,7 +41,7 @@ class _Tables(Collector):
             ("workers", "Workers that are alive.", counts.workers),
             ("claiming_slots", "Those of workers that neither drain nor stop.", counts.claiming_slots),
             ("claiming_workers", "Workers that are alive and neither drain nor stop.", counts.claiming),
-            ("missed_fires_24h", "Fires that schedules did not keep in 24 h.", counts.missed),
+            ("missed_fires_24h", "Runs that schedules missed in 24 h.", counts.missed),
             ("unfireable_schedules", "Enabled schedules that cannot fire.", counts.unfireable),
             ("unconfirmed_effects", "Effects that only a person can confirm.", counts.unconfirmed),
             (

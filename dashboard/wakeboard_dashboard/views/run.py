@@ -129,7 +129,7 @@ def find_attempts(run_id: int) -> dict[str, Any]:
 
 
 def find_relatives(run_id: int) -> dict[str, Any]:
-    """Return what the run did once, where it came from, what came of it, and how to take it along."""
+    """Return what the run did once, where it came from, what came of it, and how to share it."""
     run, address = _found(run_id), f"{request.host_url}runs/{run_id}"
     sentences = [reason.say() for reason in _waiting(run)[1]]
     return {

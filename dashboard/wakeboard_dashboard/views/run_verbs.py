@@ -77,7 +77,7 @@ add_verb(
     lambda connection, actor, reason, run_id: transitions.cancel(connection, run_id, actor, reason),
     says=lambda run_id: (
         f"Cancel run {run_id}? If it waits it will not run; if it runs it is asked to stop; if it is dead it "
-        "is put away, and its errors stay readable."
+        "is dismissed, and its errors stay readable."
     ),
     back=lambda run_id: f"/runs/{run_id}",
     scope=Scope.RUN,

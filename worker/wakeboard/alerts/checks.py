@@ -128,7 +128,7 @@ def _dead_runs(connection: Connection, settings: Settings) -> Finding:
         settings["count"],
         lambda total: (
             f"{plural(total, 'run')} died in the last {within}: {_listed(rows)}. "
-            "Look at them, and retry what can be mended."
+            "Look at them, and retry what can be fixed."
         ),
         f"No run died in the last {within}{_unless_muted(settings)}.",
     )
@@ -173,7 +173,7 @@ def _stuck_leases(connection: Connection, settings: Settings) -> Finding:
         rows,
         settings["count"],
         lambda total: (
-            f"{plural(total, 'lease')} ended more than {ended} ago and nobody took the run back: "
+            f"{plural(total, 'lease')} ended more than {ended} ago and no worker took the run back: "
             f"{_listed(rows)}. Look at the workers, or release the leases."
         ),
         f"No lease ended more than {ended} ago.",

@@ -34,7 +34,7 @@ LABELS = (
     ("dead", "Runs that gave up"),
     ("waiting", "Runs waiting to be tried again"),
     ("recovered", "Runs that succeeded only after retries"),
-    ("missed", "Fires missed"),
+    ("missed", "Missed runs"),
     ("late", "Fires started late"),
     ("overlapping", "Fires beside the run before"),
     ("slow", "Attempts slower than usual"),

@@ -36,7 +36,7 @@ LEFT = {
     "due": "due already",
     "asked": "asked to stop already",
     "paused": "of a paused type",
-    "unconfirmed": "with an effect that nobody has confirmed",
+    "unconfirmed": "with an effect that no one has confirmed",
     "missing": "removed meanwhile",
     "refused": "refused by the database",
     "beyond": "not looked at when it ended",

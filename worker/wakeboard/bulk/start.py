@@ -199,7 +199,7 @@ def _wrong(wanted: ConfirmedOperation) -> str | None:
     if wanted.stop_above_percent is not None and not 0 <= wanted.stop_above_percent <= 99:
         return f"Stop above {wanted.stop_above_percent} % is not allowed; allowed: 0 to 99."
     if unknown := set(wanted.also) - set(rules.ALSO):
-        return f"“{sorted(unknown)[0][:50]}” cannot be taken along; allowed: {', '.join(rules.ALSO)}."
+        return f"“{sorted(unknown)[0][:50]}” cannot be included; allowed: {', '.join(rules.ALSO)}."
     return None
 
 

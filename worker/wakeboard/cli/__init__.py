@@ -38,7 +38,7 @@ COMMANDS = {
         "import_crontab",
         "Make a schedule of each line of FILE (- for standard input); a second time nothing changes.",
     ),
-    "types": ("types", "Job types: list, pause, resume, hold, let-go, limit, keep."),
+    "types": ("types", "Job types: list, pause, resume, pause-all, resume-all, limit, retention."),
     "workers": ("workers", "Workers: list, drain, undrain, stop."),
     "effects": ("effects", "Unconfirmed effects of once(): list, settle."),
     "alerts": ("alerts", "Alert rules: list, test, silence, edit, on, off."),

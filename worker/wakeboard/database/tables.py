@@ -547,7 +547,7 @@ audit_log = Table(
 def _statistics(name: str, *indexes: Index) -> Table:
     """Counts of attempts per minute, type, outcome and duration; deltas and roll-ups share the columns.
 
-    ``duration_bucket`` and ``wait_bucket`` are half powers of two of milliseconds (see
+    ``duration_bucket`` and ``wait_bucket`` are quarter powers of two of milliseconds (see
     ``wakeboard.reporting.statistics``), so percentiles of any window are a sum over few rows.
     """
     return Table(

@@ -163,11 +163,11 @@ SELECT f.error_group, f.fingerprint, f.code, f.job_type, f.template, f.frame, mi
 FROM failures AS f JOIN wakeboard.job_attempts AS a USING (error_group)
 GROUP BY 1, 2, 3, 4, 5, 6;
 
--- The buckets of wakeboard.reporting.statistics: half powers of two of milliseconds.
+-- The buckets of wakeboard.reporting.statistics: quarter powers of two of milliseconds.
 INSERT INTO wakeboard.statistics_rollups (minute, job_type, outcome, duration_bucket, wait_bucket, runs,
     duration_ms, duration_max_ms, wait_ms, wait_max_ms)
-SELECT minute, job_type, outcome, least(63, greatest(0, ceil(2 * ln(greatest(0.001, took)) / ln(2.0) + 20))),
-    least(63, greatest(0, ceil(2 * ln(greatest(0.001, wait)) / ln(2.0) + 20))),
+SELECT minute, job_type, outcome, least(260, ceil(4 * ln(greatest(0.001, took)) / ln(2.0) + 140)),
+    least(260, ceil(4 * ln(greatest(0.001, wait)) / ln(2.0) + 140)),
     count(*), sum(took), max(took), sum(wait), max(wait)
 FROM (
     SELECT date_trunc('minute', finished_at) AS minute, job_type, outcome,

@@ -1,4 +1,4 @@
-"""Everything at once: pause all types together, and let them go together. Pauses of single types stay theirs.
+"""Pauses all types together, and resumes them together. Pauses of single types stay as they are.
 
 Types paused together have the moment of their pause in common: what somebody had paused before, and why, is
 not touched by either move. The last one left of them has it in common with the audit log, as long as that

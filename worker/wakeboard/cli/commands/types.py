@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from datetime import datetime, timedelta
 
 import click
@@ -52,7 +53,7 @@ CROSS JOIN LATERAL (
 
 @click.group(cls=CommandGroup)
 def types() -> None:
-    """Job types: list, pause, resume, hold, let-go, limit, keep."""
+    """Job types: list, pause, resume, pause-all, resume-all, limit, retention."""
 
 
 @types.command("list")
@@ -95,7 +96,7 @@ def resume(name: str, reason: str | None) -> int:
         return verdicts([moves.resume(connection, name, terminal_actor(), reason)])
 
 
-@types.command()
+@types.command("pause-all")
 @click.option(
     "--for",
     "--until",
@@ -106,16 +107,16 @@ def resume(name: str, reason: str | None) -> int:
 )
 @reason_option
 def hold(until: datetime | float | str | None, reason: str | None) -> int:
-    """Pause all types that are not paused; what runs goes on. Those alone are let go together."""
+    """Pause all types that are not paused; what runs goes on. resume-all resumes those alone."""
     with reach.connection() as connection:
         end = _moment_of(connection, until)
         return verdicts([pause_all.hold(connection, terminal_actor(), reason, until=end)])
 
 
-@types.command("let-go")
+@types.command("resume-all")
 @reason_option
 def let_go(reason: str | None) -> int:
-    """Claim runs again of the types that were held together; what was paused by itself stays so."""
+    """Resume the types that were paused together; what was paused by itself stays so."""
     with reach.connection() as connection:
         return verdicts([pause_all.let_go(connection, terminal_actor(), reason)])
 
@@ -138,7 +139,7 @@ def limit(name: str, most: str, reason: str | None) -> int:
 DAYS = click.IntRange(1, moves.MOST_DAYS)
 
 
-@types.command()
+@types.command("retention")
 @click.argument("name")
 @click.option("--succeeded", type=DAYS, metavar="DAYS", help="Keep succeeded runs for so long.")
 @click.option("--dead", type=DAYS, metavar="DAYS", help="Keep dead and cancelled runs for so long.")
@@ -159,6 +160,17 @@ def keep(name: str, succeeded: int | None, dead: int | None, is_default: bool, r
             dead_days=rest if dead is None else dead,
         )
         return verdicts([answer])
+
+
+def _keep_earlier_names() -> None:
+    """Let the first names of commands work, unlisted: scripts have them."""
+    for name, command in (("hold", hold), ("let-go", let_go), ("keep", keep)):
+        earlier = copy(command)
+        earlier.name, earlier.hidden = name, True
+        types.add_command(earlier)
+
+
+_keep_earlier_names()
 
 
 def require_type(connection: reach.Connection, name: str) -> None:

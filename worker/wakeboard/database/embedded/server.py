@@ -83,7 +83,7 @@ def start(
     except (OSError, psycopg.Error) as failed:
         said = str(failed).strip().rstrip(".")
         raise EmbeddedError(
-            f"Cannot start the database in {data_dir}: {said}. Mend that, or set WAKEBOARD_DATA_DIR to "
+            f"Cannot start the database in {data_dir}: {said}. Fix that, or set WAKEBOARD_DATA_DIR to "
             "another folder."
         ) from failed
     return Server(places.data_dir, places.url(), started, pid)

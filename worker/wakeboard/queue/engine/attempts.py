@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from wakeboard.core.errors.error_groups import QUIET_DAYS
 
-# Half powers of two of milliseconds, 0 to 63: what reporting.statistics turns back into percentiles.
+# Quarter powers of two of milliseconds, 100 to 260: what reporting.statistics turns back into percentiles.
 # (``extract`` would give a numeric, which becomes a float by way of its digits.)
-_BUCKET = "least(63, greatest(0, ceil(2 * ln(greatest(0.001, {ms})) / 0.6931471805599453 + 20)))::smallint"
+_BUCKET = "least(260, ceil(4 * ln(greatest(0.001, {ms})) / 0.6931471805599453 + 140))::smallint"
 
 
 def counted(outcome: str) -> str:

@@ -112,7 +112,7 @@ def summary(ask: Ask, window: TimeWindow, zone: tzinfo) -> Summary:
             "recovered", "Succeeded only after retries", map(_recovered, recovered), page, count=of_recovered
         ),
         _section("unmanned", "No worker", [_unmanned(each, zone) for each in gone], page, "missed"),
-        _section("missed", "Fires missed", map(_missed, missed.worst), page, count=missed.lines),
+        _section("missed", "Missed runs", map(_missed, missed.worst), page, count=missed.lines),
         _section("late", "Started late", map(_late, fired.latest), page),
         _section("overlapping", "Overlapping", map(_beside, fired.most_beside), page),
         _section("slow", "Slower than usual", _slow(ask, window, slow), page),

@@ -12,6 +12,7 @@ from typing import Any
 
 from wakeboard.reporting.activity_report import Ask, Row
 from wakeboard.reporting.hourly_rollups import hour_of
+from wakeboard.reporting.statistics import bucket_seconds
 
 # How far back a median is taken from.
 BEFORE = timedelta(days=7)
@@ -78,7 +79,6 @@ FROM (
     SELECT job_type, duration_bucket, runs, duration_ms FROM in_minutes
 ) AS before
 GROUP BY job_type, duration_bucket
-ORDER BY job_type, duration_bucket
 """
 
 
@@ -93,7 +93,7 @@ def usual_until(since: datetime) -> datetime:
 def medians(ask: Ask, since: datetime) -> dict[str, Baseline]:
     """Return by type what was usual in the BEFORE days before a window; types of fewer runs are left out.
 
-    The median is the mean of the half power of two that it lies in.
+    The median is the mean of the bucket that it lies in.
     """
     before = usual_until(since)
     values = {
@@ -113,9 +113,9 @@ def medians(ask: Ask, since: datetime) -> dict[str, Baseline]:
 
 
 def _median(rows: Sequence[Row], total: Any) -> float:
-    """Return the median in seconds of ``rows``, one per bucket, shortest first."""
+    """Return the median in seconds of ``rows``, one per bucket."""
     reached = 0
-    for row in rows:
+    for row in sorted(rows, key=lambda row: bucket_seconds(row["duration_bucket"])):
         reached += row["runs"]
         if 2 * reached >= total:
             return float(row["ms"] / float(row["runs"])) / 1000

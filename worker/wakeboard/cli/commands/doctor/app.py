@@ -45,7 +45,7 @@ def app(settings: Settings) -> Iterator[CheckResult]:
     elif "failure" in answer:
         reason = " ".join(answer["failure"].split()).rstrip(" .:")
         wrong = f"{settings.app} cannot be imported: {reason}."
-        yield CheckResult("app", "fail", wrong, f"Mend the module, or {here}")
+        yield CheckResult("app", "fail", wrong, f"Fix the module, or {here}")
     elif answer["complaint"]:
         yield CheckResult("app", "fail", answer["complaint"], f"If it is a file of yours, {here}")
     else:

@@ -165,7 +165,7 @@ def _mend_of(loop: heartbeats.Loop) -> str:
         return "Look at the worker's log (a module that cannot be imported?), then restart the worker."
     if loop.name == "write":
         return (
-            "Runs have ended and their answers wait to be written: nothing is lost. Mend what the error says "
+            "Runs have ended and their answers wait to be written: nothing is lost. Fix what the error says "
             "(a privilege that was taken away? a full disk?); they are written then."
         )
     return "If its process is alive, restart it: its log says why; if it is gone, start another worker."
