@@ -65,7 +65,7 @@ def test_a_chart_of_bars_says_each_number_and_escapes_words() -> None:
     ],
 )
 def test_the_axis_of_counts_has_whole_round_numbers(most: int, labels: list[str]) -> None:
-    assert re.findall("<text.*?>(.*?)</text>", bar_chart([Bar(AT, most)], "Attempts")) == labels
+    assert re.findall("<text.*?>(.*?)</text>", bar_chart([WindowBar(AT, most)], "Attempts")) == labels
 
 
 @pytest.mark.parametrize(
