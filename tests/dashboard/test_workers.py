@@ -7,7 +7,7 @@ from typing import Any
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
+from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, one_line
 from tests.support.factories import a_type, a_worker, claim, rows
 from wakeboard.core.run_spec import NewRun
 from wakeboard.queue.enqueue_many import enqueue_many
@@ -48,7 +48,7 @@ def test_each_worker_has_its_state_and_trouble_comes_first(
         ("e-stopped", "stopped"),
     ]
     page = client.get("/workers").get_data(as_text=True)
-    assert 'data-attention="1"' in page and 'max="4" value="3"' in page
+    assert 'data-attention="1"' in page and 'max="4" value="3"' in one_line(page)
 
 
 def test_a_worker_that_was_shown_before_tells_what_changed(as_role: AsRole, connection: Connection) -> None:
