@@ -42,8 +42,8 @@ from wakeboard.reporting.activity_report.usual import Usual
 from wakeboard.reporting.hourly_rollups import sum_next
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.queries import errors
+from wakeboard_dashboard.queries import night as night_queries
 from wakeboard_dashboard.queries.errors import Window
-from wakeboard_dashboard.queries.nights import failures as night_failures
 from wakeboard_dashboard.text import night as words
 from wakeboard_dashboard.text.formats import anchor
 from wakeboard_dashboard.views.night import BOUNDS
@@ -668,7 +668,7 @@ def test_of_each_failure_the_runs_of_the_window_are_told_that_fail_with_it_now(
 def test_of_many_failures_the_new_ones_are_shown_first_and_the_others_counted(
     client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(night_failures, "MOST_SHOWN", 2)
+    monkeypatch.setattr(night_queries, "MOST_SHOWN", 2)
     run = a_run(connection)
     for code, attempts, first in (
         ("often", 3, "-9 days"),

@@ -19,10 +19,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from wakeboard.alerts.finding import Finding
 from wakeboard.database.db import DatabaseError
 from wakeboard_dashboard.queries import alerts, overview
-from wakeboard_dashboard.queries.attention import Troubles, troubles
-from wakeboard_dashboard.queries.long_running import Overlong, overlong
+from wakeboard_dashboard.queries.attention import Overlong, Troubles, failures_rise, overlong, troubles
 from wakeboard_dashboard.queries.overview import Counts
-from wakeboard_dashboard.queries.rising_errors import failures_rise
 from wakeboard_dashboard.text.verdict import untold
 from wakeboard_dashboard.web.connection import as_of, may_ask_in_passing, reading
 

@@ -1,6 +1,6 @@
 """What the overview asks: how things are, what needs a person, what comes next.
 
-Nothing here counts a big table: counts stop at CAP. What ended is the business of ``queries.ended``.
+Nothing here counts a big table: counts stop at CAP. What ended is the business of ``queries.throughput``.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from wakeboard.reporting import worker_states
 from wakeboard.reporting.broken_schedules import IS_BROKEN
 from wakeboard_dashboard.queries.effects import IS_UNCONFIRMED
 from wakeboard_dashboard.queries.fixed import fixed
-from wakeboard_dashboard.queries.running import standing
+from wakeboard_dashboard.queries.leases import select_lease_counts
 from wakeboard_dashboard.queries.schedules import MISSED_LATELY
 
 CAP = 10_000
 GROUPS = 20
 FIRES = 8
-# What ``queries.troubles`` counts by type, the worst first; and what it counts in passing.
+# What ``queries.attention.troubles`` counts by type, the worst first; and what it counts in passing.
 BY_TYPE = ("stuck", "dead", "failed")
 IN_PASSING = ("running", "silent", "finishing", "long")
 
@@ -138,7 +138,7 @@ def _capped(statement: Select[Any]) -> Any:
 def counts(connection: Connection, known: Mapping[str, int] | None = None) -> Counts:
     """Return the numbers of the overview's tiles.
 
-    ``known``: what ``queries.troubles`` has just counted, which need not be counted again.
+    ``known``: what ``queries.attention.troubles`` has just counted, which need not be counted again.
     """
     row = connection.exec_driver_sql(_COUNTS if known is None else _OTHERS).one()
     oldest = connection.exec_driver_sql(OLDEST_DUE).one_or_none()
@@ -161,7 +161,7 @@ def _newest(status: Status) -> Select[Any]:
 
 
 def _counts(*, left_out: Sequence[str] = ()) -> Select[Any]:
-    held = standing(CAP + 1).subquery("standing")
+    held = select_lease_counts(CAP + 1).subquery("standing")
     here = _here().subquery("here")
     missed = select(missed_fires.c.definition_id).where(MISSED_LATELY)
     scheduled = and_(job_definitions.c.enabled, job_definitions.c.schedule.is_not(None))

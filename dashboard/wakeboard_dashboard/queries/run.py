@@ -36,7 +36,7 @@ from wakeboard.database.tables import (
     workers,
 )
 from wakeboard.queue import effect_store
-from wakeboard_dashboard.queries.running import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
+from wakeboard_dashboard.queries.leases import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
 from wakeboard_dashboard.queries.runs import MOST_ATTEMPTS
 
 MOST_SHOWN = 50

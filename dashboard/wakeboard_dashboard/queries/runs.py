@@ -1,4 +1,5 @@
-"""What the list of runs asks: which runs match, how these stand, how many there are, what is new.
+"""What the list of runs asks: which runs match, how these stand, how many there are, what is new; which views
+of it were saved.
 
 Runs are found by their ids first, on an index, and read by their ids afterwards: a live list reads the rows
 it shows and searches nothing. Filters that no index serves look at a window of runs a request, newest first.
@@ -32,12 +33,12 @@ from sqlalchemy import (
 )
 
 from wakeboard.core.text.redaction import SECRET_KEYS
-from wakeboard.database.tables import job_definitions, job_runs, job_types
+from wakeboard.database.tables import job_definitions, job_runs, job_types, saved_views
 from wakeboard.reporting.filters.conditions import Hidden
 from wakeboard.reporting.filters.search import Search, Start
 from wakeboard.reporting.filters.search import search as filtered
 from wakeboard_dashboard.queries.keyset import Rows, beyond, keyset_page
-from wakeboard_dashboard.queries.running import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
+from wakeboard_dashboard.queries.leases import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
 from wakeboard_dashboard.web.params import Filters, WrongFilter, read_cursor
 
 CAP = 10_000
@@ -213,3 +214,23 @@ def _count(connection: Connection, found: Search, statement: Select[Any], most: 
 def type_names(connection: Connection) -> list[str]:
     """Return the job types that workers have registered, by name."""
     return list(connection.execute(_TYPE_NAMES).scalars().all())
+
+
+MOST_VIEWS = 100
+views = saved_views.c
+_VIEWS_OF_PAGE = (
+    select(views.id, views.name, views.query, views.created_by)
+    .where(views.page == bindparam("page"))
+    .order_by(views.name)
+    .limit(MOST_VIEWS)
+)
+
+
+def saved_views_of(connection: Connection, page: str) -> list[RowMapping]:
+    """Return the views of ``page`` by name, at most MOST_VIEWS: id, name, query, created_by."""
+    return list(connection.execute(_VIEWS_OF_PAGE, {"page": page}).mappings().all())
+
+
+def saved_view(connection: Connection, view_id: int) -> RowMapping | None:
+    """Return the view ``view_id``, None when there is none."""
+    return connection.execute(select(saved_views).where(views.id == view_id)).mappings().one_or_none()

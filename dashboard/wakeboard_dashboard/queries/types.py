@@ -1,4 +1,5 @@
-"""What the page of types asks: policies and decisions, what is under way of each, how long it takes.
+"""What the pages of types ask: policies and decisions, what is under way of each, how long it takes; of one
+type, who runs it, what makes it and how its latest runs and failures went.
 
 Counts stop at CAP and never walk a table: what waits and what runs is counted per type on its own index,
 what is dead and what failed lately among the newest rows of all types.
@@ -11,14 +12,30 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, any_, func, or_, select, text
+from sqlalchemy import (
+    Connection,
+    RowMapping,
+    Select,
+    Text,
+    any_,
+    bindparam,
+    func,
+    literal,
+    or_,
+    select,
+    text,
+    union_all,
+)
 
 from wakeboard.core import leases
+from wakeboard.core.rule_types import JOB_TYPE as ALERTS
 from wakeboard.core.states import CLAIMABLE, FAILING, FAILURES, Status, sql_list
-from wakeboard.database.tables import job_types, workers
+from wakeboard.database.tables import audit_log, job_definitions, job_runs, job_types, workers
+from wakeboard.queue.pause_all import TOGETHER
 from wakeboard.reporting import worker_states
+from wakeboard.reporting.filters.search import IS_RUNNING, running
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
-from wakeboard_dashboard.queries.overview import ALIVE
+from wakeboard_dashboard.queries.overview import ALIVE, IS_CLAIMING
 from wakeboard_dashboard.queries.throughput import Bar, last_day, together
 from wakeboard_dashboard.web.params import Filters
 
@@ -318,3 +335,140 @@ def _failures(connection: Connection, names: Sequence[str]) -> dict[str, Failure
 def _workers(connection: Connection, names: Sequence[str]) -> dict[str, Crew]:
     """Return how many live workers run each type that has any."""
     return {row[0]: Crew(*row[1:]) for row in connection.execute(_WORKERS, {"names": list(names)})}
+
+
+LATEST = 10
+MOST_SHOWN = 50
+
+runs = job_runs.c
+
+# The codes are counted in the index; of the attempts themselves only the last one of each is looked at.
+_FAILURES_BY_CODE = text(f"""
+SELECT counted.error_code, counted.attempts, counted.finished_at, last.run_id
+FROM (
+    SELECT newest.error_code, count(*) AS attempts, max(newest.finished_at) AS finished_at FROM (
+        SELECT a.job_type, a.error_code, a.finished_at FROM wakeboard.job_attempts AS a
+        WHERE a.outcome IN ({sql_list(FAILURES)}) ORDER BY a.finished_at DESC LIMIT :newest
+    ) AS newest
+    WHERE newest.job_type = :name
+    GROUP BY newest.error_code ORDER BY attempts DESC, finished_at DESC LIMIT :most
+) AS counted
+CROSS JOIN LATERAL (
+    SELECT a.run_id FROM wakeboard.job_attempts AS a
+    WHERE a.outcome IN ({sql_list(FAILURES)}) AND a.job_type = :name
+        AND a.error_code IS NOT DISTINCT FROM counted.error_code
+        AND a.finished_at BETWEEN counted.finished_at AND counted.finished_at
+    ORDER BY a.finished_at DESC LIMIT 1
+) AS last
+ORDER BY counted.attempts DESC, counted.finished_at DESC
+""")
+
+
+def workers_of(connection: Connection, name: str) -> list[RowMapping]:
+    """Return the live workers that can run a type, the busiest first, at most MOST_SHOWN.
+
+    ``is_claiming``: it takes new work.
+    """
+    here = workers.c
+    statement = (
+        select(here.id, here.name, here.hostname, here.pid, here.concurrency, here.running, here.seen_at,
+               here.drain_requested_at, here.stop_requested_at, here.stopping_at,
+               IS_CLAIMING.label("is_claiming"))
+        .where(ALIVE, literal(name) == any_(here.job_types))
+        .order_by(here.running.desc(), here.id)
+        .limit(MOST_SHOWN)
+    )  # fmt: skip
+    return list(connection.execute(statement).mappings().all())
+
+
+def schedules_of(connection: Connection, name: str) -> list[RowMapping]:
+    """Return the schedules that make runs of a type, by name, at most MOST_SHOWN."""
+    here = job_definitions.c
+    statement = (
+        select(here.name, here.schedule, here.timezone, here.enabled, here.error, here.next_fire_at)
+        .where(here.job_type == name)
+        .order_by(here.name)
+        .limit(MOST_SHOWN)
+    )
+    return list(connection.execute(statement).mappings().all())
+
+
+def latest_runs(connection: Connection, name: str) -> list[RowMapping]:
+    """Return the LATEST runs of a type, the newest first: what a table of runs shows."""
+    return list(connection.execute(_LATEST, {"name": name}).mappings().all())
+
+
+def _latest() -> Select[Any]:
+    shown = (runs.id, runs.status, runs.attempts, runs.started_at, runs.finished_at, runs.failed_at,
+             runs.run_at, runs.error_code, runs.last_error)  # fmt: skip
+    name = bindparam("name", type_=Text)
+    # The range of one value and the order leave the planner one way: job_runs_listed_by_type.
+    listed = (
+        select(*shown)
+        .where(runs.job_type.between(name, name), ~IS_RUNNING)
+        .order_by(runs.job_type.desc(), runs.id.desc())
+        .limit(LATEST)
+    )
+    each = union_all(listed, running(*shown, where=[runs.job_type == name])).subquery()
+    return select(each).order_by(each.c.id.desc()).limit(LATEST)
+
+
+# Built once: to put it together takes longer than to ask it.
+_LATEST = _latest()
+
+
+def failures_of(connection: Connection, name: str) -> list[RowMapping]:
+    """Return the latest failed attempts of a type among the NEWEST of all types, by code: how many, the last.
+
+    error_code, attempts, finished_at and run_id of the last one; the most frequent first.
+    """
+    given = {"name": name, "newest": NEWEST, "most": LATEST}
+    return list(connection.execute(_FAILURES_BY_CODE, given).mappings().all())
+
+
+def audit_of(connection: Connection, kind: str, name: str) -> list[RowMapping]:
+    """Return what was done to the thing ``name`` of a kind ('type', 'worker'), newest first, at most 20."""
+    rows = audit_log.c
+    statement = (
+        select(audit_log)
+        .where(rows.target_type == kind, rows.target_id == name)
+        .order_by(rows.id.desc())
+        .limit(2 * LATEST)
+    )
+    return list(connection.execute(statement).mappings().all())
+
+
+_PAUSES = text(f"""
+SELECT t.name, t.paused_at, t.paused_by, t.paused_reason, t.paused_until,
+    coalesce({TOGETHER}, false) AS is_held
+FROM wakeboard.job_types AS t WHERE t.name <> :alerts ORDER BY t.name
+""")
+
+_ANY_HELD = text(
+    f"SELECT EXISTS (SELECT FROM wakeboard.job_types AS t WHERE t.name <> :alerts AND {TOGETHER})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The types but for alerts: ``held`` were paused together, ``alone`` by themselves."""
+
+    active: Sequence[RowMapping]
+    held: Sequence[RowMapping]
+    alone: Sequence[RowMapping]
+
+
+def standing(connection: Connection) -> Standing:
+    """Return how all types stand, by name."""
+    rows = connection.execute(_PAUSES, {"alerts": ALERTS}).mappings().all()
+    paused = [row for row in rows if row["paused_at"] is not None]
+    return Standing(
+        [row for row in rows if row["paused_at"] is None],
+        [row for row in paused if row["is_held"]],
+        [row for row in paused if not row["is_held"]],
+    )
+
+
+def any_held(connection: Connection) -> bool:
+    """Return whether some type was paused together with others."""
+    return bool(connection.execute(_ANY_HELD, {"alerts": ALERTS}).scalar_one())

@@ -10,8 +10,8 @@ from flask import Blueprint, abort, g, request
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer, EnqueueError, NewRun, manual_enqueue, pause_all
 from wakeboard_dashboard.pages.verbs import add_verb, body
-from wakeboard_dashboard.queries import holding as query
 from wakeboard_dashboard.queries import runs
+from wakeboard_dashboard.queries import types as query
 from wakeboard_dashboard.text import ends
 from wakeboard_dashboard.views.run_verbs import payload_given
 from wakeboard_dashboard.web import params

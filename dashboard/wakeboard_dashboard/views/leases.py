@@ -13,8 +13,8 @@ from wakeboard.core.leases import NAMES, STATES, takeover
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import leases
+from wakeboard_dashboard.queries.attention import is_overlong, usual_paces
 from wakeboard_dashboard.queries.keyset import Rows
-from wakeboard_dashboard.queries.long_running import is_overlong, usual_paces
 from wakeboard_dashboard.queries.runs import type_names
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading

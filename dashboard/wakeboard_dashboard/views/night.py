@@ -20,7 +20,7 @@ from wakeboard_dashboard.pages.form_errors import mending
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.queries import errors
 from wakeboard_dashboard.queries.errors import Window
-from wakeboard_dashboard.queries.nights.report import Night
+from wakeboard_dashboard.queries.night import Night
 from wakeboard_dashboard.text import night as words
 from wakeboard_dashboard.text.formats import duration
 from wakeboard_dashboard.text.schedule import OVERLAPS, REASONS

@@ -15,7 +15,6 @@ from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.charts.spreads import spread
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.pages.not_found import missing
-from wakeboard_dashboard.queries import one_type
 from wakeboard_dashboard.queries import types as query
 from wakeboard_dashboard.queries.throughput import DAY
 from wakeboard_dashboard.text import schedule
@@ -91,8 +90,8 @@ def find_around(name: str) -> dict[str, Any]:
     return {
         "name": name,
         "nobody": "No live worker runs this type." if user is None else no_worker_for(user),
-        "workers": one_type.workers_of(reading(), name),
-        "schedules": one_type.schedules_of(reading(), name),
+        "workers": query.workers_of(reading(), name),
+        "schedules": query.schedules_of(reading(), name),
         "words": schedule,
     }
 
@@ -102,8 +101,8 @@ def find_latest(name: str) -> dict[str, Any]:
     _found(name)
     return {
         "name": name,
-        "runs": one_type.latest_runs(reading(), name),
-        "failures": one_type.failures_of(reading(), name),
+        "runs": query.latest_runs(reading(), name),
+        "failures": query.failures_of(reading(), name),
         "newest": query.NEWEST,
     }
 
@@ -114,7 +113,7 @@ def find_audit(name: str) -> dict[str, Any]:
     return {
         "target": f"type:{name}",
         "noun": "type",
-        "rows": one_type.audit_of(reading(), "type", name),
+        "rows": query.audit_of(reading(), "type", name),
         "changes": changes,
     }
 

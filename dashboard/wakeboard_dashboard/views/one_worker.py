@@ -11,7 +11,7 @@ from sqlalchemy import RowMapping
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.pages.not_found import missing
-from wakeboard_dashboard.queries import last_actions, one_type, one_worker, workers
+from wakeboard_dashboard.queries import audit, types, workers
 from wakeboard_dashboard.text.changes import changes, hidden
 from wakeboard_dashboard.views.system import loop_error
 from wakeboard_dashboard.views.workers import ASKED, COLOURS, PATH, path_of, why_not
@@ -23,7 +23,7 @@ blueprint = Blueprint("one_worker", __name__)
 
 def _found(name: str) -> RowMapping:
     params.from_request()
-    row = one_worker.one(reading(), name)
+    row = workers.one(reading(), name)
     if row is None:
         abort(404, missing("worker", name))
     return row
@@ -37,8 +37,8 @@ def find(name: str) -> dict[str, Any]:
         "worker": row,
         "state": state,
         "colour": COLOURS[state],
-        "running": one_worker.running(reading(), name),
-        "asked": last_actions.latest(reading(), "worker", [name], ASKED),
+        "running": workers.held_runs(reading(), name),
+        "asked": audit.last_actions(reading(), "worker", [name], ASKED),
         "why_not": why_not(row),
         "path": path_of(name),
     }
@@ -47,13 +47,13 @@ def find(name: str) -> dict[str, Any]:
 def find_ends(name: str) -> dict[str, Any]:
     """Return how the last attempts of a worker ended."""
     _found(name)
-    return {"ends": one_worker.ends(reading(), name), "newest": one_worker.NEWEST}
+    return {"ends": workers.ends(reading(), name), "newest": workers.NEWEST}
 
 
 def find_loops(name: str) -> dict[str, Any]:
     """Return the background duties of a worker."""
     _found(name)
-    loops = [dict(loop) for loop in one_worker.loops_of(reading(), name)]
+    loops = [dict(loop) for loop in workers.loops_of(reading(), name)]
     return {"loops": [loop | {"last_error": loop_error(loop["last_error"])} for loop in loops]}
 
 
@@ -63,7 +63,7 @@ def find_audit(name: str) -> dict[str, Any]:
     return {
         "target": f"worker:{name}",
         "noun": "worker",
-        "rows": one_type.audit_of(reading(), "worker", name),
+        "rows": types.audit_of(reading(), "worker", name),
         "changes": changes,
     }
 

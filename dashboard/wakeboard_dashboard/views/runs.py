@@ -19,7 +19,7 @@ from wakeboard.reporting.filters import search
 from wakeboard.reporting.filters.runs import FAILED, FIELDS, states_of
 from wakeboard_dashboard.pages.filtertext import read_line, write_line
 from wakeboard_dashboard.pages.live import FRAGMENTS, add_page, rows_twin
-from wakeboard_dashboard.queries import runs, views
+from wakeboard_dashboard.queries import runs
 from wakeboard_dashboard.queries.keyset import Rows
 from wakeboard_dashboard.queries.runs import Payloads
 from wakeboard_dashboard.text.formats import clip, number
@@ -84,7 +84,7 @@ def find() -> dict[str, Any]:
         "ages": AGES,
         "states": STATES,
         "controls": CONTROLS,
-        "views": views.of_page(reading(), "runs") if request.path == PATH else [],
+        "views": runs.saved_views_of(reading(), "runs") if request.path == PATH else [],
         "for_all": _for_all(filters, rows) if request.path == PATH else [],
     }
 

@@ -15,7 +15,6 @@ from wakeboard_dashboard.pages.bulk_confirmation import YES
 from wakeboard_dashboard.pages.filtertext import write_line
 from wakeboard_dashboard.pages.verbs import add_verb, body
 from wakeboard_dashboard.queries import runs
-from wakeboard_dashboard.queries import views as query
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import reading
 
@@ -50,7 +49,7 @@ def _ask() -> dict[str, Any]:
 
 
 def _view(view_id: int) -> RowMapping:
-    found = query.one(reading(), view_id)
+    found = runs.saved_view(reading(), view_id)
     if found is None:
         abort(404, "There is no such view; it may have been removed.")
     return found

@@ -18,7 +18,7 @@ from wakeboard_dashboard.charts.marks import marks
 from wakeboard_dashboard.pages.live import add_page, rows_twin
 from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.pages.verbs import add_verb
-from wakeboard_dashboard.queries import fires, last_actions, schedules
+from wakeboard_dashboard.queries import audit, schedules
 from wakeboard_dashboard.text import schedule as words
 from wakeboard_dashboard.text.changes import changes, hidden, whole
 from wakeboard_dashboard.text.oddities import MEANINGS, LatestRun, counted, oddities
@@ -52,11 +52,11 @@ class Strip(NamedTuple):
 
 
 def find() -> dict[str, Any]:
-    """Return the definitions of the page with their latest runs and missed fires."""
+    """Return the definitions of the page with their latest runs and missed schedules."""
     filters = params.from_request(FIELDS)
     rows = schedules.page(reading(), filters)
     zones = {row["id"]: row["timezone"] for row in rows.items}
-    latest = fires.latest(reading(), list(zones))
+    latest = schedules.latest_runs(reading(), list(zones))
     return {
         "filters": filters,
         "rows": rows,
@@ -79,7 +79,7 @@ def _strip(runs: Sequence[LatestRun], timezone: str, zone: tzinfo) -> Strip:
 def pauses(definitions: Sequence[RowMapping]) -> dict[str, RowMapping]:
     """Return by name who paused those that are paused, when and why, as far as the audit log knows."""
     names = [row["name"] for row in definitions if not row["enabled"]]
-    found = last_actions.latest(reading(), "schedule", names, ["schedule.pause"])
+    found = audit.last_actions(reading(), "schedule", names, ["schedule.pause"])
     return {name: row for (name, _), row in found.items()}
 
 
@@ -155,7 +155,7 @@ def find_fires(name: str) -> dict[str, Any]:
 def find_history(name: str) -> dict[str, Any]:
     """Return the latest runs of one definition and the fires it missed."""
     definition = _found(name)
-    latest = fires.latest(reading(), [definition["id"]]).get(definition["id"], ())
+    latest = schedules.latest_runs(reading(), [definition["id"]]).get(definition["id"], ())
     return {
         "definition": definition,
         "runs": schedules.runs_of(reading(), definition["id"]),

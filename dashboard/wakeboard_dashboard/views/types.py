@@ -20,7 +20,6 @@ from wakeboard.database.tables import job_types
 from wakeboard.queue import Answer, types
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.pages.verbs import add_verb, body
-from wakeboard_dashboard.queries import holding
 from wakeboard_dashboard.queries import types as query
 from wakeboard_dashboard.text import ends
 from wakeboard_dashboard.text.formats import number, plural
@@ -93,7 +92,7 @@ def find() -> dict[str, Any]:
         "capped": capped,
         "retries": retries,
         # Asked by the page alone, not by its fragments.
-        "is_any_held": lambda: holding.any_held(reading()),
+        "is_any_held": lambda: query.any_held(reading()),
     }
 
 

@@ -12,7 +12,7 @@ from sqlalchemy import RowMapping
 from wakeboard.queue import types
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.pages.verbs import add_verb
-from wakeboard_dashboard.queries import last_actions, workers
+from wakeboard_dashboard.queries import audit, workers
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import reading
 
@@ -58,7 +58,7 @@ def find() -> dict[str, Any]:
         "filters": filters,
         "rows": rows,
         "running": workers.running(reading(), ids),
-        "asked": last_actions.latest(reading(), "worker", ids, ASKED),
+        "asked": audit.last_actions(reading(), "worker", ids, ASKED),
         "parts": parts(rows.items),
         "versions": workers.versions(reading()),
         "states": workers.STATES,

@@ -1,12 +1,14 @@
 """One window of time and everything that is found about it, for the page of a night and its twin.
 
-Each question is asked of the database once, when somebody first wants its answer. Knows no request.
+What failed in it is told by group: which of it is new, what became of its runs, and an example of each. Each
+question is asked of the database once, when somebody first wants its answer. Knows no request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache, cached_property
 from typing import cast
@@ -15,17 +17,87 @@ from sqlalchemy import Connection, text
 
 from wakeboard.reporting.activity_report import Ask, Row, faults, fires, minutes
 from wakeboard.reporting.activity_report import missed as missed_fires
+from wakeboard.reporting.activity_report.faults import MOST_SHOWN, Failing, Mark, mark_of
 from wakeboard.reporting.activity_report.minutes import Ran
 from wakeboard.reporting.activity_report.unmanned import Unmanned, unmanned
 from wakeboard.reporting.activity_report.usual import Usual, medians
 from wakeboard_dashboard.charts import gantt
-from wakeboard_dashboard.queries import audit, errors
-from wakeboard_dashboard.queries.errors import Group, Window
+from wakeboard_dashboard.queries import audit, errors, groups
+from wakeboard_dashboard.queries.errors import Found, Group, Window
 from wakeboard_dashboard.queries.keyset import Rows
-from wakeboard_dashboard.queries.nights import failures
-from wakeboard_dashboard.queries.nights.failures import Failures
 from wakeboard_dashboard.text import night as words
 from wakeboard_dashboard.web import params
+
+NONE_FAILS = Failing()
+
+
+@dataclass(frozen=True)
+class Failures:
+    """The groups of a window, the ``new`` ones first, then those of which most attempts failed.
+
+    ``shown`` are the first MOST_SHOWN of ``count``, with their rows of error_groups. ``is_cut``: counting
+    stopped at ``errors.CAP``.
+    """
+
+    shown: list[Group] = field(default_factory=list)
+    count: int = 0
+    new: int = 0
+    is_cut: bool = False
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the groups that are shown."""
+        return [group.number for group in self.shown if group.number is not None]
+
+
+def rank_failures(
+    connection: Connection,
+    found: Found,
+    since: datetime,
+    known: Callable[[], Collection[tuple[str, str]]],
+) -> Failures:
+    """Return what is told of the groups that ``errors.tried`` found of a window that began at ``since``.
+
+    ``known`` returns each code and type that had failed before, of which no group was kept.
+    """
+    if not found.heard:
+        return Failures()
+
+    def rank(group: Group) -> tuple[int, str, str, float]:
+        return -group.count, group.code, group.job_type, math.inf if group.number is None else group.number
+
+    ranked = sorted(found.heard, key=rank)
+    numbers = [group.number for group in ranked if group.number is not None]
+    kept = groups.unseen_before(connection, numbers, since, numbers[:MOST_SHOWN])
+
+    def is_new(group: Group) -> bool:
+        if group.number is not None:
+            if group.number not in kept:
+                return False
+            of_group = kept[group.number]
+            if of_group is not None and of_group.first_seen_at < since:
+                return False
+        return (group.code, group.job_type) not in known()
+
+    new = [is_new(group) for group in ranked]
+    told = sorted(zip(new, ranked, strict=True), key=lambda each: not each[0])[:MOST_SHOWN]
+    shown = [replace(group, kept=kept.get(group.number or 0)) for _, group in told]
+    return Failures(shown, len(ranked), sum(new), found.is_cut)
+
+
+def failures_in_full(
+    connection: Connection, found: Sequence[Group], failing: Mapping[Mark, Failing]
+) -> list[Group]:
+    """Return the groups, each with its newest message and how many of the window's runs fail with it now."""
+    return [
+        replace(
+            group,
+            message=message,
+            **failing.get(mark_of(group.number, group.code, group.job_type), NONE_FAILS)._asdict(),
+        )
+        for group, message in zip(found, errors.messages_of(connection, found), strict=True)
+    ]
+
 
 # Making one of the questions costs as much Python as asking it; they are some twenty.
 _statement = cache(text)
@@ -79,12 +151,12 @@ class Night:
     def failures(self) -> Failures:
         """The failed attempts by code and type."""
         found = errors.tried(self.connection, self.window)
-        return failures.told(self.connection, found, self.window.since, lambda: self.known[0])
+        return rank_failures(self.connection, found, self.window.since, lambda: self.known[0])
 
     @cached_property
     def shown_failures(self) -> list[Group]:
         """Those that are shown, in full."""
-        return failures.in_full(self.connection, self.failures.shown, self.failed.failing)
+        return failures_in_full(self.connection, self.failures.shown, self.failed.failing)
 
     @cached_property
     def trends(self) -> list[Sequence[int]]:
