@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, RowMapping, func, select, text
+from sqlalchemy import Connection, RowMapping, bindparam, func, select, text
 
 from wakeboard.database.tables import audit_log
 from wakeboard.reporting.filters.audit import search
@@ -25,6 +25,7 @@ MOST_NEW = 100
 RECENT = 5000
 MOST_ACTORS = 200
 MOST_TARGETS = 50
+MOST_OF_ONE = 20
 
 columns = audit_log.c
 _NEWEST = select(func.coalesce(func.max(columns.id), 0))
@@ -94,6 +95,20 @@ def newcomers(
     found = _search(filters, now, Start(after, newer=True), sees_secrets=sees_secrets)
     capped = found.statement.where(found.id > after).order_by(found.id.desc()).limit(MOST_NEW + 1)
     return int(connection.execute(select(func.count()).select_from(capped.subquery())).scalar_one())
+
+
+_OF_ONE = (
+    select(audit_log)
+    .where(columns.target_type == bindparam("kind"), columns.target_id == bindparam("name"))
+    .order_by(columns.id.desc())
+    .limit(bindparam("most"))
+)
+
+
+def of_one(connection: Connection, kind: str, name: str, *, most: int = MOST_OF_ONE) -> list[RowMapping]:
+    """Return what was done to the thing ``name`` of a kind ('type', 'worker'), newest first."""
+    values = {"kind": kind, "name": name, "most": most}
+    return list(connection.execute(_OF_ONE, values).mappings().all())
 
 
 def newest(connection: Connection) -> int:

@@ -26,7 +26,6 @@ from sqlalchemy import (
 
 from wakeboard.core import parent_run
 from wakeboard.database.tables import (
-    audit_log,
     effects,
     job_attempts,
     job_definitions,
@@ -114,19 +113,6 @@ def output(connection: Connection, run_id: int, lease_epoch: int) -> str | None:
         run_output.c.run_id == run_id, run_output.c.lease_epoch == lease_epoch
     )
     return connection.execute(statement).scalar_one_or_none()
-
-
-_AUDIT = (
-    select(audit_log)
-    .where(audit_log.c.target_type == "run", audit_log.c.target_id == bindparam("run"))
-    .order_by(audit_log.c.id.desc())
-    .limit(MOST_SHOWN)
-)
-
-
-def audit(connection: Connection, run_id: int) -> list[RowMapping]:
-    """Return what people asked of this run, newest first, at most MOST_SHOWN."""
-    return list(connection.execute(_AUDIT, {"run": str(run_id)}).mappings().all())
 
 
 def attempt(connection: Connection, run_id: int, lease_epoch: int) -> RowMapping | None:

@@ -30,7 +30,7 @@ from sqlalchemy import (
     text,
 )
 
-from wakeboard.database.tables import audit_log, job_definitions, job_runs, job_types, missed_fires
+from wakeboard.database.tables import job_definitions, job_runs, job_types, missed_fires
 from wakeboard.queue.definitions import WAITING
 from wakeboard.reporting.activity_report.fires import LATE, LATE_BY
 from wakeboard.reporting.diagnosis.standstill import standstill
@@ -264,15 +264,3 @@ def runs_of(connection: Connection, definition_id: int) -> list[RowMapping]:
 def type_names(connection: Connection) -> list[str]:
     """Return the job types that definitions name."""
     return list(connection.execute(_TYPE_NAMES).scalars().all())
-
-
-def audit(connection: Connection, name: str) -> list[RowMapping]:
-    """Return what people did to a definition, newest first, at most LATEST."""
-    rows = audit_log.c
-    statement = (
-        select(audit_log)
-        .where(rows.target_type == "schedule", rows.target_id == name)
-        .order_by(rows.id.desc())
-        .limit(LATEST)
-    )
-    return list(connection.execute(statement).mappings())

@@ -30,7 +30,7 @@ from sqlalchemy import (
 from wakeboard.core import leases
 from wakeboard.core.rule_types import JOB_TYPE as ALERTS
 from wakeboard.core.states import CLAIMABLE, FAILING, FAILURES, Status, sql_list
-from wakeboard.database.tables import audit_log, job_definitions, job_runs, job_types, workers
+from wakeboard.database.tables import job_definitions, job_runs, job_types, workers
 from wakeboard.queue.pause_all import TOGETHER
 from wakeboard.reporting import worker_states
 from wakeboard.reporting.filters.search import IS_RUNNING, running
@@ -424,18 +424,6 @@ def failures_of(connection: Connection, name: str) -> list[RowMapping]:
     """
     given = {"name": name, "newest": NEWEST, "most": LATEST}
     return list(connection.execute(_FAILURES_BY_CODE, given).mappings().all())
-
-
-def audit_of(connection: Connection, kind: str, name: str) -> list[RowMapping]:
-    """Return what was done to the thing ``name`` of a kind ('type', 'worker'), newest first, at most 20."""
-    rows = audit_log.c
-    statement = (
-        select(audit_log)
-        .where(rows.target_type == kind, rows.target_id == name)
-        .order_by(rows.id.desc())
-        .limit(2 * LATEST)
-    )
-    return list(connection.execute(statement).mappings().all())
 
 
 _PAUSES = text(f"""

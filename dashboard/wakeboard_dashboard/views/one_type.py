@@ -15,6 +15,7 @@ from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.charts.spreads import spread
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.pages.not_found import missing
+from wakeboard_dashboard.queries import audit
 from wakeboard_dashboard.queries import types as query
 from wakeboard_dashboard.queries.throughput import DAY
 from wakeboard_dashboard.text import schedule
@@ -113,7 +114,7 @@ def find_audit(name: str) -> dict[str, Any]:
     return {
         "target": f"type:{name}",
         "noun": "type",
-        "rows": query.audit_of(reading(), "type", name),
+        "rows": audit.of_one(reading(), "type", name),
         "changes": changes,
     }
 

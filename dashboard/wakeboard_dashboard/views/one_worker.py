@@ -11,7 +11,7 @@ from sqlalchemy import RowMapping
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.pages.not_found import missing
-from wakeboard_dashboard.queries import audit, types, workers
+from wakeboard_dashboard.queries import audit, workers
 from wakeboard_dashboard.text.changes import changes, hidden
 from wakeboard_dashboard.views.system import loop_error
 from wakeboard_dashboard.views.workers import ASKED, COLOURS, PATH, path_of, why_not
@@ -63,7 +63,7 @@ def find_audit(name: str) -> dict[str, Any]:
     return {
         "target": f"worker:{name}",
         "noun": "worker",
-        "rows": types.audit_of(reading(), "worker", name),
+        "rows": audit.of_one(reading(), "worker", name),
         "changes": changes,
     }
 

@@ -21,7 +21,7 @@ from wakeboard_dashboard.charts.lanes import lanes
 from wakeboard_dashboard.charts.tree import tree
 from wakeboard_dashboard.pages.live import FRAGMENTS, add_page
 from wakeboard_dashboard.pages.not_found import missing
-from wakeboard_dashboard.queries import leases
+from wakeboard_dashboard.queries import audit, leases
 from wakeboard_dashboard.queries import run as query
 from wakeboard_dashboard.queries.attention import is_overlong, usual_paces
 from wakeboard_dashboard.text.attempt import after
@@ -161,7 +161,7 @@ def _lineage(run: RowMapping) -> dict[str, Any]:
 def find_audit(run_id: int) -> dict[str, Any]:
     """Return what people asked of this run."""
     _found(run_id)
-    return {"rows": query.audit(reading(), run_id)}
+    return {"rows": audit.of_one(reading(), "run", str(run_id), most=query.MOST_SHOWN)}
 
 
 def describe(backoff: str) -> str:
@@ -203,7 +203,7 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         "descendants": [row["id"] for row in kin["again"]],
         "enqueued": [row["id"] for row in kin["made"]],
         "slots": {place: row["id"] for place, row in kin["around"].items() if place != "origin"},
-        "audit": [hidden(row) for row in query.audit(reading(), run["id"])],
+        "audit": [hidden(row) for row in find_audit(run["id"])["rows"]],
     }
 
 

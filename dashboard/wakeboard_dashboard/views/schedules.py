@@ -179,7 +179,7 @@ def find_audit(name: str) -> dict[str, Any]:
     definition = _found(name)
     return {
         "definition": definition,
-        "rows": schedules.audit(reading(), name),
+        "rows": audit.of_one(reading(), "schedule", name),
         "changes": changes,
         "whole": whole,
         "word_of": word_of,
@@ -216,7 +216,7 @@ def twin_of_one(context: Mapping[str, Any]) -> dict[str, Any]:
             }
             for row in history["runs"]
         ],
-        "audit": [hidden(row) for row in schedules.audit(reading(), definition["name"])],
+        "audit": [hidden(row) for row in audit.of_one(reading(), "schedule", definition["name"])],
     }
 
 
