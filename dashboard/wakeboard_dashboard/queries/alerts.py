@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, RowMapping, case, func, select
 
 from wakeboard.database.tables import alert_messages, alert_rules, installation
-from wakeboard_dashboard.queries.fixed import fixed
+from wakeboard_dashboard.queries.statements import fixed
 
 MESSAGES = 50
 

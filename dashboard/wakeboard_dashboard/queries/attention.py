@@ -34,9 +34,9 @@ from wakeboard.core import leases
 from wakeboard.core.rule_types import KINDS
 from wakeboard.core.states import Status
 from wakeboard.database.tables import alert_rules, job_runs, workers
-from wakeboard_dashboard.queries.fixed import fixed
 from wakeboard_dashboard.queries.leases import IS_STUCK, LONG_MINUTES, select_lease_counts
 from wakeboard_dashboard.queries.overview import BY_TYPE, CAP, GROUPS, IN_PASSING
+from wakeboard_dashboard.queries.statements import fixed
 from wakeboard_dashboard.queries.types import Pace, paces
 
 runs = job_runs.c

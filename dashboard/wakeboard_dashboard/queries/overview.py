@@ -36,9 +36,9 @@ from wakeboard.database.tables import (
 from wakeboard.reporting import worker_states
 from wakeboard.reporting.broken_schedules import IS_BROKEN
 from wakeboard_dashboard.queries.effects import IS_UNCONFIRMED
-from wakeboard_dashboard.queries.fixed import fixed
 from wakeboard_dashboard.queries.leases import select_lease_counts
 from wakeboard_dashboard.queries.schedules import MISSED_LATELY
+from wakeboard_dashboard.queries.statements import fixed
 
 CAP = 10_000
 GROUPS = 20
