@@ -36,7 +36,7 @@ from wakeboard.reporting import worker_states
 from wakeboard.reporting.filters.search import IS_RUNNING, running
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.queries.overview import ALIVE, IS_CLAIMING
-from wakeboard_dashboard.queries.throughput import Bar, last_day, together
+from wakeboard_dashboard.queries.throughput import Bar, Day, Hour, days, together
 from wakeboard_dashboard.web.params import Filters
 
 CAP = 1000
@@ -193,17 +193,17 @@ class Pace:
     runs: int = 0
     median: float | None = None
     p95: float | None = None
-    bars: Sequence[Bar] = ()
+    hours: Sequence[Hour] = ()
 
     @property
     def ended(self) -> int:
         """How many attempts succeeded or failed."""
-        return sum([bar.total for bar in self.bars])
+        return sum([hour.total for hour in self.hours])
 
     @property
     def failed(self) -> int:
         """How many of them failed."""
-        return sum([bar.bad for bar in self.bars])
+        return sum([hour.bad for hour in self.hours])
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,13 +317,18 @@ def _oldest(connection: Connection, names: Sequence[str]) -> dict[str, datetime]
 
 def paces(connection: Connection, now: datetime, names: Collection[str]) -> dict[str, Pace]:
     """Return how the attempts of each of the types ``names`` went in the last day."""
-    return {name: _pace(bars) for name, bars in last_day(connection, now, names).items()}
+    return {name: _pace(day) for name, day in days(connection, now, names).items()}
 
 
-def _pace(bars: Sequence[Bar]) -> Pace:
+def pace_of(bars: Sequence[Bar]) -> Pace:
+    """Return how the attempts of one type went in the last day, of which ``bars`` tell by the hour."""
     times = together([bar.run_times for bar in bars if bar.good])
-    median, p95 = times.at_most_each((0.5, 0.95))
-    return Pace(times.count, median, p95, bars)
+    return _pace(Day([Hour(bar.start_at, bar.good, bar.bad) for bar in bars], times))
+
+
+def _pace(day: Day) -> Pace:
+    median, p95 = day.run_times.at_most_each((0.5, 0.95))
+    return Pace(day.run_times.count, median, p95, day.hours)
 
 
 def _failures(connection: Connection, names: Sequence[str]) -> dict[str, Failure]:

@@ -17,7 +17,7 @@ from wakeboard_dashboard.pages.live import add_page
 from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.queries import audit
 from wakeboard_dashboard.queries import types as query
-from wakeboard_dashboard.queries.throughput import DAY
+from wakeboard_dashboard.queries.throughput import DAY, Bar, last_day
 from wakeboard_dashboard.text import schedule
 from wakeboard_dashboard.text.changes import changes, hidden
 from wakeboard_dashboard.text.policy import patience_seconds, retries
@@ -40,18 +40,18 @@ def _found(name: str) -> RowMapping:
     return row
 
 
-def _pace(name: str) -> query.Pace:
-    """Return how the last day of the request's type went, asked for once by all regions of its page."""
-    if "pace" not in g:
-        g.pace = query.paces(reading(), as_of(), [name])[name]
-    pace: query.Pace = g.pace
-    return pace
+def _day(name: str) -> list[Bar]:
+    """Return the last day of the request's type by the hour, asked for once by all regions of its page."""
+    if "day" not in g:
+        g.day = last_day(reading(), as_of(), name)
+    day: list[Bar] = g.day
+    return day
 
 
 def find(name: str) -> dict[str, Any]:
     """Return how a type stands: its row, what is counted, its policy in words."""
     row = _found(name)
-    numbers = query.numbers(reading(), {name: _pace(name)})
+    numbers = query.numbers(reading(), {name: query.pace_of(_day(name))})
     return {
         "type": row,
         "load": numbers.loads[name],
@@ -69,9 +69,7 @@ def find(name: str) -> dict[str, Any]:
 def find_day(name: str) -> dict[str, Any]:
     """Return the last day of a type, hour by hour: how many attempts, how long they ran and waited."""
     _found(name)
-    bars = [
-        replace(bar, label=bar.start_at.astimezone(g.zone).strftime("%a %H:%M")) for bar in _pace(name).bars
-    ]
+    bars = [replace(bar, label=bar.start_at.astimezone(g.zone).strftime("%a %H:%M")) for bar in _day(name)]
     return {
         "window": DAY,
         "bars": bars,
@@ -138,7 +136,9 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         "median_seconds": pace.median,
         "p95_seconds": pace.p95,
         "succeeded_24h": pace.runs,
-        "hours": [{"start_at": bar.start_at, "succeeded": bar.good, "failed": bar.bad} for bar in pace.bars],
+        "hours": [
+            {"start_at": hour.start_at, "succeeded": hour.good, "failed": hour.bad} for hour in pace.hours
+        ],
         "workers": [dict(each) for each in around["workers"]],
         "schedules": [dict(each) | {"error": redact(each["error"])} for each in around["schedules"]],
         "runs": [dict(each) | {"last_error": redact(each["last_error"])} for each in latest["runs"]],
