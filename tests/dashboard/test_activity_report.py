@@ -841,7 +841,7 @@ def test_a_lane_has_a_bounded_number_of_bars_inside_of_the_drawing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hours", "minutes"), [(0.1, 1), (1.5, 1), (12, 10), (14, 10), (24, 15), (41, 30), (72, 60), (200, 1440)]
+    ("hours", "minutes"), [(0.1, 1), (1.5, 1), (2, 5), (6, 5), (12, 10), (14, 10), (24, 15), (41, 30), (72, 60), (200, 1440)]
 )
 def test_slices_part_an_hour_evenly_and_are_no_more_than_can_be_drawn(hours: float, minutes: int) -> None:
     since = moment("2026-11-20T18:07")

@@ -22,7 +22,7 @@ MOST_TYPES = 1000
 LANES = 20
 SLICES = 96
 # What parts an hour evenly. From those of SLICE_MINUTES on they are made of the slices that hours keep.
-_STEPS = [timedelta(minutes=each) for each in (1, 2, 3, 4, SLICE_MINUTES, 10, 15, 20, 30, 60)]
+_STEPS = [timedelta(minutes=each) for each in (1, SLICE_MINUTES, 10, 15, 20, 30, 60)]
 SLOW_TYPES = 10
 FEW = 3000
 EXAMPLES = 5
