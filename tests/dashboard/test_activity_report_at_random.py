@@ -19,6 +19,8 @@ from wakeboard.reporting.activity_report import Ask, faults, fires
 from wakeboard.reporting.activity_report.faults import Failing, Fates
 from wakeboard.reporting.activity_report.fires import LATE, Fired
 from wakeboard.reporting.activity_report.summary import Span
+from wakeboard_dashboard.queries.errors import Window
+from wakeboard_dashboard.queries.night import Night
 
 # So many minutes ago windows begin and end.
 WINDOWS = ((2, 0), (31, 0), (90, 0), (700, 0), (400, 45), (201, 200))
@@ -30,7 +32,7 @@ def looking(app: Flask) -> Iterator[tuple[Ask, datetime]]:
     """Yield how to ask in one transaction, and its clock, which stands still."""
     with app.extensions["wakeboard_database"].primary.connect() as connection:
         now = connection.execute(text("SELECT now()")).scalar_one()
-        yield lambda sql, values: [*connection.execute(text(sql), dict(values)).mappings()], now
+        yield Night(connection, Window(now, now), now).ask, now
 
 
 def spans(now: datetime) -> list[Span]:
@@ -186,10 +188,10 @@ def test_what_became_of_failures_is_as_by_a_walk_over_the_newest_of_them(
             well = {run for run in tries if is_well(standing[run], window)}
             recovered, of_all = faults.recovered(ask, window)
             assert of_all == min(len(well), cap)
-            told = {row["id"]: (row["failures"], row["first_failed_at"]) for row in recovered}
+            told = {run.id: (run.failures, run.first_failed_at) for run in recovered}
             assert told.items() <= {run: (tries[run], first[run]) for run in well}.items()
             assert len(told) == min(of_all, faults.MOST_SHOWN)
-            in_order = [row["failures"] for row in recovered]
+            in_order = [run.failures for run in recovered]
             assert in_order == sorted(in_order, reverse=True)
 
 

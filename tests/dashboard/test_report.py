@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,20 +17,19 @@ from tests.dashboard.test_alerts import JSON, told
 from tests.support.factories import a_run, age, from_now, insert, rows
 from tests.support.receivers import Mailbox, Receiver, mailbox, receiver
 from wakeboard.alerts import report
-from wakeboard.reporting.activity_report import Row
 from wakeboard.reporting.activity_report.summary import FEW, Span, Summary, summary
 
 __all__ = ["mailbox", "receiver", "told"]
 
 
-def rule(connection: Connection) -> Row:
+def rule(connection: Connection) -> dict[str, Any]:
     return rows(connection, "alert_rules", "name = 'morning_report'")[0]
 
 
 def summed(connection: Connection, body: dict[str, Any]) -> Summary:
     """Return what a report says of the window of ``body``, asked as workers ask."""
     window = Span(*(datetime.fromisoformat(body[name]) for name in ("since", "until")))
-    return summary(lambda sql, values: report._asked(connection, sql, values), window, UTC)
+    return summary(partial(report.ask, connection), window, UTC)
 
 
 def a_night_that_is_over(client: FlaskClient, connection: Connection) -> tuple[dict[str, Any], Summary]:

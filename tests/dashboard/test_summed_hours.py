@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -128,7 +129,7 @@ def test_an_hour_to_which_something_came_late_is_told_with_it(database: str, pas
 
 def usual(connection: Connection, since: datetime) -> dict[str, Usual]:
     """Return the medians before ``since``, asked as workers ask."""
-    return medians(lambda sql, values: report._asked(connection, sql, values), since)
+    return medians(partial(report.ask, connection), since)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "Asia/Kathmandu"])

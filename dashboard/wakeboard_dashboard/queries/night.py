@@ -11,14 +11,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cache, cached_property
-from typing import cast
 
 from sqlalchemy import Connection, text
 
-from wakeboard.reporting.activity_report import Ask, Row, faults, fires, minutes
+from wakeboard.reporting.activity_report import Row, faults, fires, minutes
 from wakeboard.reporting.activity_report import missed as missed_fires
-from wakeboard.reporting.activity_report.faults import MOST_SHOWN, Failing, Mark, mark_of
-from wakeboard.reporting.activity_report.minutes import Ran
+from wakeboard.reporting.activity_report.faults import MOST_SHOWN, Failing, Lost, Mark, Recovered, mark_of
+from wakeboard.reporting.activity_report.minutes import Ran, Running, SlowRun
 from wakeboard.reporting.activity_report.unmanned import Unmanned, unmanned
 from wakeboard.reporting.activity_report.usual import Usual, medians
 from wakeboard_dashboard.charts import gantt
@@ -111,12 +110,10 @@ class Night:
     window: Window
     now: datetime
 
-    @cached_property
-    def ask(self) -> Ask:
-        """How the shared questions of a night are asked here."""
-        return lambda sql, values: cast(
-            list[Row], self.connection.execute(_statement(sql), dict(values)).mappings().all()
-        )
+    def ask(self, row: Callable[..., Row], sql: str, values: Mapping[str, object]) -> list[Row]:
+        """Ask one of the questions that a night and its report share."""
+        found = self.connection.execute(_statement(sql), dict(values)).mappings()
+        return [row(**each) for each in found]
 
     @cached_property
     def usual(self) -> dict[str, Usual]:
@@ -129,7 +126,7 @@ class Night:
         return minutes.ran(self.ask, self.window, self.usual)
 
     @cached_property
-    def running(self) -> list[Row]:
+    def running(self) -> list[Running]:
         """What runs now, when the window is not over and has begun."""
         under_way = self.window.since <= self.now < self.window.until
         return minutes.running(self.ask) if under_way else []
@@ -140,11 +137,11 @@ class Night:
         return sorted((each for each in self.ran if each.slow), key=lambda each: -each.slow)
 
     @cached_property
-    def slow_runs(self) -> dict[str, list[Row]]:
+    def slow_runs(self) -> dict[str, list[SlowRun]]:
         """The slowest runs of the types that come first in ``slow``, by type."""
-        found: dict[str, list[Row]] = {}
+        found: dict[str, list[SlowRun]] = {}
         for run in minutes.slow_runs(self.ask, self.window, self.slow[: minutes.SLOW_TYPES]):
-            found.setdefault(run["job_type"], []).append(run)
+            found.setdefault(run.job_type, []).append(run)
         return found
 
     @cached_property
@@ -179,12 +176,12 @@ class Night:
         return faults.known(self.ask, self.window)
 
     @cached_property
-    def recovered(self) -> tuple[list[Row], int]:
+    def recovered(self) -> tuple[list[Recovered], int]:
         """The runs that succeeded only after failures, and how many there are."""
         return faults.recovered(self.ask, self.window)
 
     @cached_property
-    def lost(self) -> tuple[list[Row], int]:
+    def lost(self) -> tuple[list[Lost], int]:
         """The attempts whose run was taken over, and how many there are."""
         return faults.lost(self.ask, self.failed)
 
@@ -213,7 +210,7 @@ class Night:
     @cached_property
     def lanes(self) -> list[gantt.Lane]:
         """The types with failures, then the busiest, on a line of time."""
-        under_way = {row["job_type"]: (row["first_at"], row["runs"]) for row in self.running}
+        under_way = {each.job_type: (each.first_at, each.runs) for each in self.running}
         busiest = sorted(self.ran, key=lambda each: (-each.failed, -each.seconds, each.job_type))
         types = list(dict.fromkeys([*(each.job_type for each in busiest), *under_way]))[: minutes.LANES]
         busy = minutes.busy(self.ask, self.window, types)
@@ -236,8 +233,8 @@ class Night:
             overlapping=self.fired.beside,
             slow=sum(each.slow for each in self.ran),
             taken_over=self.lost[1],
-            stuck=sum(row["stuck"] for row in self.running),
-            running=sum(row["runs"] for row in self.running),
+            stuck=sum(each.stuck for each in self.running),
+            running=sum(each.runs for each in self.running),
             acts=len(self.acts.items),
             unmanned_seconds=sum(each.seconds for each in self.unmanned),
         )

@@ -164,6 +164,11 @@ def lane_item(lane: gantt.Lane) -> dict[str, Any]:
     }
 
 
+def recovered_item(run: faults.Recovered) -> dict[str, Any]:
+    """Return a run that recovered as the twin gives it."""
+    return {name: value for name, value in run._asdict().items() if name != "of_all"}
+
+
 def twin(context: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``/night.json``: every number of the page; ``items`` are what ran, by type."""
     found: Night = context["night"]
@@ -181,12 +186,12 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
             for place, (group, buckets) in enumerate(zip(found.shown_failures, found.trends, strict=True))
         ],
         "failed_runs": asdict(found.fates),
-        "recovered_runs": [dict(row) for row in found.recovered[0]],
+        "recovered_runs": [recovered_item(run) for run in found.recovered[0]],
         "unmanned": [each._asdict() for each in found.unmanned],
         "missed_fires": [each._asdict() for each in found.missed.worst],
         "fires": [each._asdict() for each in found.fired.worst],
-        "slow_runs": [dict(run) for runs in found.slow_runs.values() for run in runs],
-        "taken_over_runs": [dict(row) for row in found.lost[0]],
+        "slow_runs": [run._asdict() for runs in found.slow_runs.values() for run in runs],
+        "taken_over_runs": [attempt._asdict() for attempt in found.lost[0]],
         "audit": [audit_page.item(row) for row in found.acts.items],
     }
 

@@ -6,14 +6,15 @@ Like every message it carries names and counts, never a payload, the text of an 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from datetime import UTC, date, datetime, tzinfo
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import psycopg
-from psycopg.rows import dict_row
+from psycopg.rows import kwargs_row
 
 from wakeboard.alerts.finding import name_of
 from wakeboard.alerts.messages import VERSION, Place, Words
@@ -87,7 +88,7 @@ def letter(
     window = Span(morning.since_at, morning.due_at)
     with connection.transaction():
         connection.execute("SELECT set_config('statement_timeout', %s, true)", (STATEMENT_TIMEOUT,))
-        found = summary(lambda sql, values: _asked(connection, sql, values), window, zone)
+        found = summary(partial(ask, connection), window, zone)
     is_late = cause == "report" and now - morning.due_at > LATE
     first = _first(cause, is_late, morning, now, zone)
     link = f"/night?{window.query}"
@@ -116,11 +117,11 @@ def letter(
     )
 
 
-def _asked(connection: Connection, sql: str, values: Mapping[str, Any]) -> list[Row]:
+def ask(connection: Connection, row: Callable[..., Row], sql: str, values: Mapping[str, object]) -> list[Row]:
     """Ask a question of ``wakeboard.reporting.activity_report``, whose ``:names`` become psycopg's."""
     statement = NAMED.sub(r"%(\1)s", sql.replace("%", "%%"))
-    with connection.cursor(row_factory=dict_row) as cursor:
-        return [*cursor.execute(statement.encode(), values).fetchall()]
+    with connection.cursor(row_factory=kwargs_row(row)) as cursor:
+        return cursor.execute(statement.encode(), values).fetchall()
 
 
 def _subject(found: Summary, morning: Morning, zone: tzinfo, place: Place, cause: str, is_late: bool) -> str:

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+
+class LastBefore(NamedTuple):
+    """The answer of ``last_before``."""
+
+    low: int
+
 
 def last_before(table: str, column: str) -> str:
     """Return the query for the largest id, as ``low``, so that its row and all before it are older than

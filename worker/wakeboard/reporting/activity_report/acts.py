@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
-from wakeboard.reporting.activity_report import Ask, Row, Window
-from wakeboard.reporting.ids_by_time import last_before
+from wakeboard.reporting.activity_report import Ask, Window
+from wakeboard.reporting.ids_by_time import LastBefore, last_before
 
 MOST = 50
 # A row's time is when its transaction began, its id is given later: ids may run ahead by this much.
@@ -19,11 +20,23 @@ ORDER BY id DESC LIMIT :most
 """
 
 
-def acts(ask: Ask, window: Window) -> list[Row]:
-    """Return what was done in ``window``, newest first, at most MOST: the columns that say who did what."""
+class Act(NamedTuple):
+    """Who did what to which thing, and how it ended."""
+
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    target_type: str | None
+    target_id: str | None
+    result: str
+
+
+def acts(ask: Ask, window: Window) -> list[Act]:
+    """Return what was done in ``window``, newest first, at most MOST."""
     first, last = (
-        ask(_LAST_BEFORE, {"moment": moment})[0]["low"]
+        ask(LastBefore, _LAST_BEFORE, {"moment": moment})[0].low
         for moment in (window.since - SLACK, window.until + SLACK)
     )
     values = {"first": first, "last": last, "since": window.since, "until": window.until, "most": MOST}
-    return ask(_ACTS, values)
+    return ask(Act, _ACTS, values)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from datetime import datetime
+from typing import NamedTuple, TypedDict
 
 from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.database.index_predicates import IS_LATER_SUCCESS, IS_UNDER_WAY
-from wakeboard.reporting.activity_report import Ask, Row, Window
+from wakeboard.reporting.activity_report import Ask, Window
 
 CAP = 10_000
 # So many lines of each list of a night are told.
@@ -120,28 +121,56 @@ FROM (
 """
 
 
+class _Standing(TypedDict):
+    """How many of the runs of one _MARK are in which state, as PostgreSQL writes it in JSON."""
+
+    number: int | None
+    code: str | None
+    of_type: str | None
+    succeeded: int
+    waiting: int
+    dead: int
+    cancelled: int
+    failed: int
+
+
+class _Failed(NamedTuple):
+    """The answer of _FAILED."""
+
+    runs: int
+    standing: list[_Standing]
+    of_lost: int
+    lost_runs: str
+    lost_epochs: str
+
+
 def failed(ask: Ask, window: Window, groups: Sequence[int] = ()) -> Failed:
     """Return what failed in ``window``, of its newest CAP failures.
 
     Of marks it tells those of ``groups``, and of failures without a group.
     """
     values = {"since": window.since, "until": window.until, "cap": CAP, "most": MOST_SHOWN}
-    found = dict(ask(_FAILED, values | {"groups": list(groups)})[0])
-    return Failed(*_stand(found.pop("standing"), found.pop("runs")), **found)
+    (found,) = ask(_Failed, _FAILED, values | {"groups": list(groups)})
+    return Failed(_fates(found), _failing(found.standing), found.of_lost, found.lost_runs, found.lost_epochs)
 
 
-def _stand(standing: Sequence[Row], runs: int) -> tuple[Fates, Mapping[Mark, Failing]]:
-    """Return what became of so many ``runs``, and which fail now, by mark.
+def _fates(found: _Failed) -> Fates:
+    """Return what became of the runs; those that are in no state are gone."""
+    succeeded = sum(each["succeeded"] for each in found.standing)
+    waiting = sum(each["waiting"] for each in found.standing)
+    dead = sum(each["dead"] for each in found.standing)
+    cancelled = sum(each["cancelled"] for each in found.standing)
+    gone = found.runs - succeeded - waiting - dead - cancelled
+    return Fates(found.runs, succeeded, waiting, dead, cancelled, gone)
 
-    ``standing`` has a row of _MARK and _STANDING for each mark; runs that are in none are gone.
-    """
-    now = {name: sum(row[name] for row in standing) for name in ("succeeded", "waiting", "dead", "cancelled")}
-    failing = {
+
+def _failing(standing: Sequence[_Standing]) -> Mapping[Mark, Failing]:
+    """Return which runs fail now, by mark."""
+    return {
         (row["number"], row["code"], row["of_type"]): Failing(row["failed"], row["dead"])
         for row in standing
         if row["failed"] or row["dead"]
     }
-    return Fates(runs, **now, gone=runs - sum(now.values())), failing
 
 
 _KNOWN = f"""
@@ -158,14 +187,23 @@ FROM (
 """
 
 
+class _Known(NamedTuple):
+    """One row of _KNOWN; ``looked``: how many failures were read for all of them."""
+
+    code: str
+    job_type: str
+    is_old: bool
+    looked: int
+
+
 def known(ask: Ask, window: Window) -> tuple[set[tuple[str, str]], bool]:
     """Return the (code, type) that had failed before ``window``, and whether only CAP were read.
 
     Of failures that were written before there were error groups: those tell themselves when they began.
     """
-    found = ask(_KNOWN, {"until": window.since, "cap": CAP})
-    old = {(row["code"], row["job_type"]) for row in found if row["is_old"]}
-    return old, bool(found) and found[0]["looked"] >= CAP
+    found = ask(_Known, _KNOWN, {"until": window.since, "cap": CAP})
+    old = {(row.code, row.job_type) for row in found if row.is_old}
+    return old, bool(found) and found[0].looked >= CAP
 
 
 _RECOVERED = f"""
@@ -187,16 +225,31 @@ ORDER BY tried.failures DESC, r.finished_at DESC, r.id DESC
 """
 
 
-def recovered(ask: Ask, window: Window) -> tuple[list[Row], int]:
+class Recovered(NamedTuple):
+    """A run that succeeded after failures; ``error_code`` and ``failed_at`` are of the last of these.
+
+    ``of_all``: how many such runs there are in all.
+    """
+
+    id: int
+    job_type: str
+    attempts: int
+    error_code: str | None
+    failed_at: datetime
+    finished_at: datetime
+    failures: int
+    first_failed_at: datetime | None
+    of_all: int
+
+
+def recovered(ask: Ask, window: Window) -> tuple[list[Recovered], int]:
     """Return runs that succeeded in ``window`` after failures, and how many there are, CAP at most.
 
-    id, job_type, attempts, error_code and failed_at (of the last failure), failures, first_failed_at,
-    finished_at. Of those with most attempts MOST_SHOWN, most failures first.
+    Of those with most attempts MOST_SHOWN, most failures first.
     """
     values = {"since": window.since, "until": window.until, "cap": CAP, "most": MOST_SHOWN}
-    found = [dict(row) for row in ask(_RECOVERED, values)]
-    of_all = [row.pop("of_all") for row in found]
-    return [*found], max(of_all, default=0)
+    found = ask(Recovered, _RECOVERED, values)
+    return found, found[0].of_all if found else 0
 
 
 _LOST = """
@@ -211,12 +264,31 @@ ORDER BY a.finished_at DESC, a.run_id DESC
 """
 
 
-def lost(ask: Ask, found: Failed) -> tuple[list[Row], int]:
-    """Return attempts whose lease ended and whose run was taken over, newest first; and how many there are.
+class Lost(NamedTuple):
+    """An attempt whose lease ended and whose run was taken over.
 
-    run_id, attempt, lease_epoch, job_type, worker_name, started_at, finished_at (when it was taken over),
-    refused_at and refused_outcome (its worker's late answer), status (of the run now). At most MOST_SHOWN.
+    ``finished_at``: when that was. ``refused_at`` and ``refused_outcome`` are of its worker's late answer,
+    ``status`` is the run's now.
     """
+
+    run_id: int
+    job_type: str
+    error_code: str | None
+    outcome: str
+    finished_at: datetime
+    started_at: datetime
+    attempt: int
+    lease_epoch: int
+    worker_id: str
+    refused_at: datetime | None
+    refused_outcome: str | None
+    error_group: int | None
+    worker_name: str
+    status: str | None
+
+
+def lost(ask: Ask, found: Failed) -> tuple[list[Lost], int]:
+    """Return the attempts that were lost, newest first, at most MOST_SHOWN; and how many there are."""
     if not found.of_lost:
         return [], 0
-    return ask(_LOST, {"runs": found.lost_runs, "epochs": found.lost_epochs}), found.of_lost
+    return ask(Lost, _LOST, {"runs": found.lost_runs, "epochs": found.lost_epochs}), found.of_lost

@@ -99,9 +99,15 @@ _ANY = f"SELECT EXISTS (SELECT FROM wakeboard.job_runs AS r WHERE {_WITHIN}) AS 
 def fired(ask: Ask, window: Window) -> Fires:
     """Return how the fires of ``window`` began for which a run was made."""
     values = {"since": window.since, "until": window.until, "late": LATE.total_seconds()}
-    return Fires([Fired(**row) for row in ask(_FIRED, values)])
+    return Fires(ask(Fired, _FIRED, values))
+
+
+class _Any(NamedTuple):
+    """The answer of _ANY."""
+
+    is_any: bool
 
 
 def is_any(ask: Ask, window: Window) -> bool:
     """Return whether a run was made for a fire of ``window``, of a schedule that is still there."""
-    return bool(ask(_ANY, {"since": window.since, "until": window.until})[0]["is_any"])
+    return ask(_Any, _ANY, {"since": window.since, "until": window.until})[0].is_any

@@ -6,6 +6,7 @@ Attempts come from the index of failures, newest first and at most CAP.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from wakeboard.core.errors.error_groups import written
 from wakeboard.core.states import FAILURES, sql_list
@@ -49,20 +50,31 @@ class Kind:
     fingerprint: str | None
 
 
+class _Tried(NamedTuple):
+    """One row of _KINDS; ``was_seen``: its group had failed before the window."""
+
+    code: str
+    job_type: str
+    error_group: int | None
+    failures: int
+    is_kept: bool
+    was_seen: bool
+
+
 def failed_kinds(ask: Ask, window: Window) -> tuple[list[Kind], Failed]:
     """Return the kinds of failure of ``window``, most first, at most MOST, and what became of its runs."""
     values = {"since": window.since, "until": window.until, "cap": CAP, "most": MOST}
-    found = ask(_KINDS, values)
-    failed = faults.failed(ask, window, [row["error_group"] for row in found if row["error_group"]])
-    before = known(ask, window)[0] if any(not row["was_seen"] for row in found) else set()
+    found = ask(_Tried, _KINDS, values)
+    failed = faults.failed(ask, window, [row.error_group for row in found if row.error_group])
+    before = known(ask, window)[0] if any(not row.was_seen for row in found) else set()
     return [
         Kind(
-            row["code"],
-            row["job_type"],
-            row["failures"],
-            failed.failing.get(mark_of(row["error_group"], row["code"], row["job_type"]), Failing()).dead,
-            not row["was_seen"] and (row["code"], row["job_type"]) not in before,
-            written(row["error_group"]) if row["is_kept"] else None,
+            row.code,
+            row.job_type,
+            row.failures,
+            failed.failing.get(mark_of(row.error_group, row.code, row.job_type), Failing()).dead,
+            not row.was_seen and (row.code, row.job_type) not in before,
+            written(row.error_group) if row.is_kept and row.error_group is not None else None,
         )
         for row in found
     ], failed

@@ -7,16 +7,17 @@ behind a slow type are looked up, among FEW of each.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from wakeboard.core.leases import is_stuck
 from wakeboard.core.states import FAILURES, sql_list
-from wakeboard.reporting.activity_report import Ask, Row, Window
+from wakeboard.reporting.activity_report import Ask, Window
 from wakeboard.reporting.activity_report.stretches import Busy, Stretch, joined
 from wakeboard.reporting.activity_report.usual import Usual
 from wakeboard.reporting.hourly_rollups import BEGINNING, SLICE_MINUTES, first_minute, hour_of
-from wakeboard.reporting.ids_by_time import last_before
+from wakeboard.reporting.ids_by_time import LastBefore, last_before
 
 MOST_TYPES = 1000
 LANES = 20
@@ -40,7 +41,7 @@ class Ran:
     seconds: float
     slow: int
     slowest_seconds: float
-    usual: Usual | None
+    usual: Usual | None = None
 
 
 def slice_length(window: Window) -> timedelta:
@@ -137,7 +138,7 @@ def ran(ask: Ask, window: Window, usually: Mapping[str, Usual]) -> list[Ran]:
         "limits": [each.slow_seconds * 1000 for each in usually.values()],
         "most": MOST_TYPES,
     }
-    return [Ran(**row, usual=usually.get(row["job_type"])) for row in ask(_RAN, values)]
+    return [replace(each, usual=usually.get(each.job_type)) for each in ask(Ran, _RAN, values)]
 
 
 # Seconds since the window began.
@@ -169,6 +170,17 @@ ORDER BY job_type, begin_at
 """
 
 
+class _Ended(NamedTuple):
+    """One row of _BUSY: what ended in the slice that begins ``begin``; it ran from ``start`` to ``till``."""
+
+    job_type: str
+    begin: float
+    start: float
+    till: float
+    attempts: int
+    failed: int
+
+
 def busy(ask: Ask, window: Window, types: Sequence[str]) -> dict[str, Busy]:
     """Return when each of ``types`` was busy in ``window``, in seconds since it began."""
     step = slice_length(window)
@@ -182,11 +194,11 @@ def busy(ask: Ask, window: Window, types: Sequence[str]) -> dict[str, Busy]:
     length = step.total_seconds()
     stretches: dict[str, list[Stretch]] = {name: [] for name in types}
     failing: dict[str, list[Stretch]] = {name: [] for name in types}
-    for row in ask(_BUSY, values) if types else ():
-        attempts, failed = row["attempts"], row["failed"]
-        stretches[row["job_type"]].append(Stretch(row["start"], row["till"], attempts, failed))
-        if failed:
-            failing[row["job_type"]].append(Stretch(row["begin"], row["begin"] + length, attempts, failed))
+    for row in ask(_Ended, _BUSY, values) if types else ():
+        stretches[row.job_type].append(Stretch(row.start, row.till, row.attempts, row.failed))
+        if row.failed:
+            ended = Stretch(row.begin, row.begin + length, row.attempts, row.failed)
+            failing[row.job_type].append(ended)
     return {name: Busy(joined(stretches[name], length), joined(failing[name], length)) for name in types}
 
 
@@ -216,15 +228,25 @@ ORDER BY t.place, found.seconds DESC, found.id DESC
 """
 
 
-def slow_runs(ask: Ask, window: Window, slow: Sequence[Ran]) -> list[Row]:
-    """Return the slowest runs of each of ``slow``: id, job_type, started_at, finished_at, seconds.
+class SlowRun(NamedTuple):
+    """A run that took far longer than runs of its type usually take."""
+
+    id: int
+    job_type: str
+    started_at: datetime
+    finished_at: datetime
+    seconds: float
+
+
+def slow_runs(ask: Ask, window: Window, slow: Sequence[Ran]) -> list[SlowRun]:
+    """Return the slowest runs of each of ``slow``.
 
     At most EXAMPLES of each, found among the FEW newest that had been made when the window ended.
     """
     limits = {each.job_type: each.usual.slow_seconds for each in slow if each.usual}
     if not limits:
         return []
-    last = ask(_LAST_BEFORE, {"moment": window.until})[0]["low"]
+    last = ask(LastBefore, _LAST_BEFORE, {"moment": window.until})[0].low
     values = {
         "types": list(limits),
         "limits": list(limits.values()),
@@ -234,7 +256,7 @@ def slow_runs(ask: Ask, window: Window, slow: Sequence[Ran]) -> list[Row]:
         "few": FEW,
         "examples": EXAMPLES,
     }
-    return ask(_SLOW, values)
+    return ask(SlowRun, _SLOW, values)
 
 
 _RUNNING = f"""
@@ -249,6 +271,15 @@ ORDER BY min(under_way.started_at)
 """
 
 
-def running(ask: Ask) -> list[Row]:
-    """Return what runs now by type, the longest running first: job_type, first_at, runs, stuck."""
-    return ask(_RUNNING, {"most": MOST_TYPES * 10})
+class Running(NamedTuple):
+    """How many runs of one type run now, since when the first of them, and how many are stuck."""
+
+    job_type: str
+    first_at: datetime
+    runs: int
+    stuck: int
+
+
+def running(ask: Ask) -> list[Running]:
+    """Return what runs now by type, the longest running first."""
+    return ask(Running, _RUNNING, {"most": MOST_TYPES * 10})

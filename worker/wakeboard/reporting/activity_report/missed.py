@@ -71,12 +71,26 @@ LIMIT :most
 """
 
 
+class _Counted(NamedTuple):
+    """One row of _MISSED: a Missed, and what is counted of all of them."""
+
+    name: str
+    reason: str
+    fires: int
+    is_many: bool
+    first_at: datetime
+    last_at: datetime
+    all_fires: int
+    lines: int
+    are_many: bool
+
+
 def missed(ask: Ask, window: Window) -> AllMissed:
     """Return by schedule and reason the fires that fell into ``window`` and were not made, most first."""
     values = {"since": window.since, "until": window.until, "many": MANY, "most": MOST_TOLD}
-    rows = ask(_MISSED, values)
+    rows = ask(_Counted, _MISSED, values)
     if not rows:
         return AllMissed(0, 0, False, ())
-    *_, fires, lines, are_many = rows[0].values()
-    worst = [Missed(*[*row.values()][: len(Missed._fields)]) for row in rows]
-    return AllMissed(fires, lines, are_many or fires >= MANY, worst)
+    worst = [Missed(row.name, row.reason, row.fires, row.is_many, row.first_at, row.last_at) for row in rows]
+    first = rows[0]
+    return AllMissed(first.all_fires, first.lines, first.are_many or first.all_fires >= MANY, worst)

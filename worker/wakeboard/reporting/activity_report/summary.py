@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
-from typing import Any
 from urllib.parse import quote, urlencode
 
 from wakeboard.core.time.durations import format_duration
-from wakeboard.reporting.activity_report import Ask, Row, faults, fires, minutes
+from wakeboard.reporting.activity_report import Ask, faults, fires, minutes
 from wakeboard.reporting.activity_report import missed as missed_fires
-from wakeboard.reporting.activity_report.acts import acts
+from wakeboard.reporting.activity_report.acts import Act, acts
 from wakeboard.reporting.activity_report.kinds import Kind, failed_kinds
 from wakeboard.reporting.activity_report.unmanned import Unmanned, unmanned
 from wakeboard.reporting.activity_report.usual import medians
@@ -122,10 +121,10 @@ def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
         _section("slow", "Slower than usual", _slow(ask, window, slow), page),
         _section("lost", "Stuck and taken over", map(_lost, lost), page, count=of_lost),
         _section("ran", "What ran", [_ran(each) for each in ran], page),
-        _section("acts", "Who did what", [_act(row, zone, window) for row in done], page),
+        _section("acts", "Who did what", [_act(act, zone, window) for act in done], page),
     )
     good, strong, rest = verdict(numbers, is_over=True)
-    stuck = sum(row["stuck"] for row in minutes.running(ask))
+    stuck = sum(each.stuck for each in minutes.running(ask))
     return Summary(numbers, good, strong, rest, stuck, tuple(each for each in sections if each.lines))
 
 
@@ -147,10 +146,10 @@ def _kind(kind: Kind, window: Span) -> Line:
     return Line(f"{number(kind.failures)} × {_short(kind.code)} of {_short(kind.job_type)}{dead}", path)
 
 
-def _recovered(row: Row) -> Line:
-    code = _short(row["error_code"] or faults.UNKNOWN)
-    failed = plural(row["failures"], "failure")
-    return Line(f"run {row['id']} of {_short(row['job_type'])} after {failed} ({code})", f"/runs/{row['id']}")
+def _recovered(run: faults.Recovered) -> Line:
+    code = _short(run.error_code or faults.UNKNOWN)
+    failed = plural(run.failures, "failure")
+    return Line(f"run {run.id} of {_short(run.job_type)} after {failed} ({code})", f"/runs/{run.id}")
 
 
 def _unmanned(each: Unmanned, zone: tzinfo) -> Line:
@@ -177,23 +176,23 @@ def _beside(each: fires.Fired) -> Line:
 
 
 def _slow(ask: Ask, window: Span, slow: Sequence[minutes.Ran]) -> list[Line]:
-    slowest = {row["job_type"]: row for row in reversed(minutes.slow_runs(ask, window, slow[:FEW]))}
+    slowest = {run.job_type: run for run in reversed(minutes.slow_runs(ask, window, slow[:FEW]))}
     return [_slow_line(each, slowest.get(each.job_type)) for each in slow]
 
 
-def _slow_line(each: minutes.Ran, run: Row | None) -> Line:
+def _slow_line(each: minutes.Ran, run: minutes.SlowRun | None) -> Line:
     assert each.usual is not None, "what is slow is so against what is usual"
     text = (
         f"{_short(each.job_type)}: {number(each.slow)} of {number(each.succeeded)}, the slowest "
         f"{format_duration(each.slowest_seconds)}, usually {format_duration(each.usual.seconds)}"
     )
-    return Line(text, f"/runs/{run['id']}" if run else _type(each.job_type))
+    return Line(text, f"/runs/{run.id}" if run else _type(each.job_type))
 
 
-def _lost(row: Row) -> Line:
-    now = f", {row['status']} now" if row["status"] else ""
-    text = f"run {row['run_id']} of {_short(row['job_type'])}, taken from {_short(row['worker_name'])}{now}"
-    return Line(text, f"/runs/{row['run_id']}")
+def _lost(attempt: faults.Lost) -> Line:
+    now = f", {attempt.status} now" if attempt.status else ""
+    run_id, worker = attempt.run_id, _short(attempt.worker_name)
+    return Line(f"run {run_id} of {_short(attempt.job_type)}, taken from {worker}{now}", f"/runs/{run_id}")
 
 
 def _ran(each: minutes.Ran) -> Line:
@@ -201,19 +200,18 @@ def _ran(each: minutes.Ran) -> Line:
     return Line(f"{_short(each.job_type)}: {plural(each.attempts, 'attempt')}{failed}", _type(each.job_type))
 
 
-def _act(row: Row, zone: tzinfo, window: Span) -> Line:
-    of = f" of {row['target_type']} {_short(row['target_id'] or '')}".rstrip() if row["target_type"] else ""
-    result = "" if row["result"] == "done" else f" ({row['result']})"
-    clock = f"{row['at'].astimezone(zone):%H:%M}"
-    text = f"{clock} {_short(row['actor'])}: {_short(row['action'])}{of}{result}"
-    return Line(text, f"/audit?{window.query}#audit-{row['id']}")
+def _act(act: Act, zone: tzinfo, window: Span) -> Line:
+    of = f" of {act.target_type} {_short(act.target_id or '')}".rstrip() if act.target_type else ""
+    result = "" if act.result == "done" else f" ({act.result})"
+    text = f"{act.at.astimezone(zone):%H:%M} {_short(act.actor)}: {_short(act.action)}{of}{result}"
+    return Line(text, f"/audit?{window.query}#audit-{act.id}")
 
 
 def _schedule(name: str) -> str:
     return f"/schedules/{quote(name, safe='')}"
 
 
-def _short(text: Any) -> str:
+def _short(text: object) -> str:
     """Return a foreign name as one short line."""
     line = "".join(c if c.isprintable() else "·" for c in str(text))
     return line if len(line) <= 60 else f"{line[:59]}…"

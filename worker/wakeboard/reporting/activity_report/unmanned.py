@@ -44,4 +44,4 @@ class Unmanned(NamedTuple):
 def unmanned(ask: Ask, window: Window) -> list[Unmanned]:
     """Return the stretches of ``window`` in which no worker was there, the longest first."""
     values = {"since": window.since, "until": window.until, "silence": SILENCE_SECONDS}
-    return [Unmanned(row["since_at"], row["until_at"]) for row in ask(_GAPS, values)]
+    return ask(Unmanned, _GAPS, values)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import NamedTuple
 
-from wakeboard.reporting.activity_report import Ask, Row
+from wakeboard.reporting.activity_report import Ask
 from wakeboard.reporting.hourly_rollups import hour_of
 
 # How far back a median is taken from.
@@ -69,7 +69,7 @@ WITH asked AS MATERIALIZED (
     CROSS JOIN LATERAL ({_MINUTES}) AS told
     LIMIT :most_minutes
 )
-SELECT job_type, duration_bucket, sum(runs) AS runs, sum(duration_ms) AS ms
+SELECT job_type, duration_bucket, sum(runs)::bigint AS runs, sum(duration_ms) AS ms
 FROM (
     SELECT job_type, bucket.* FROM in_hours
     CROSS JOIN LATERAL unnest(duration_buckets, duration_runs, duration_bucket_ms)
@@ -80,6 +80,15 @@ FROM (
 GROUP BY job_type, duration_bucket
 ORDER BY job_type, duration_bucket
 """
+
+
+class _Bucket(NamedTuple):
+    """How many successful attempts of a type took about as long, and for how long all of them together."""
+
+    job_type: str
+    duration_bucket: int
+    runs: int
+    ms: float
 
 
 def usual_until(since: datetime) -> datetime:
@@ -102,21 +111,21 @@ def medians(ask: Ask, since: datetime) -> dict[str, Usual]:
         "most_hours": MOST_HOURS,
         "most_minutes": MOST_MINUTES,
     }
-    by_type: dict[str, list[Row]] = {}
-    for row in ask(_USUAL, values):
-        by_type.setdefault(row["job_type"], []).append(row)
+    by_type: dict[str, list[_Bucket]] = {}
+    for bucket in ask(_Bucket, _USUAL, values):
+        by_type.setdefault(bucket.job_type, []).append(bucket)
     return {
-        name: Usual(int(total), _median(rows, total))
-        for name, rows in by_type.items()
-        if (total := sum(row["runs"] for row in rows)) >= FEWEST
+        name: Usual(total, _median(buckets, total))
+        for name, buckets in by_type.items()
+        if (total := sum(bucket.runs for bucket in buckets)) >= FEWEST
     }
 
 
-def _median(rows: Sequence[Row], total: Any) -> float:
-    """Return the median in seconds of ``rows``, one per bucket, shortest first."""
+def _median(buckets: Sequence[_Bucket], total: int) -> float:
+    """Return the median in seconds of what is in ``buckets``, shortest first."""
     reached = 0
-    for row in rows:
-        reached += row["runs"]
+    for bucket in buckets:
+        reached += bucket.runs
         if 2 * reached >= total:
-            return float(row["ms"] / float(row["runs"])) / 1000
+            return bucket.ms / bucket.runs / 1000
     raise AssertionError("no bucket holds half of the runs")
