@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 import psycopg
 from sqlalchemy import (
     Boolean,
     Connection,
     Integer,
-    Select,
     func,
     literal,
     literal_column,
@@ -36,7 +34,7 @@ from wakeboard.core.states import Status
 from wakeboard.database.tables import alert_rules, job_runs, workers
 from wakeboard_dashboard.queries.leases import IS_STUCK, LONG_MINUTES, select_lease_counts
 from wakeboard_dashboard.queries.overview import BY_TYPE, CAP, GROUPS, IN_PASSING
-from wakeboard_dashboard.queries.statements import fixed
+from wakeboard_dashboard.queries.statements import Statement, fixed
 from wakeboard_dashboard.queries.types import Pace, paces
 
 runs = job_runs.c
@@ -74,7 +72,7 @@ def troubles(connection: Connection) -> Troubles:
     return Troubles(lines, {state: getattr(rows[0], f"all_{state}") for state in (*BY_TYPE, *IN_PASSING)})
 
 
-def _troubles() -> Select[Any]:
+def _troubles() -> Statement:
     held = select_lease_counts(CAP + 1).cte("standing")
     # Where nothing is stuck, which is nearly always, what runs is not walked over once more.
     is_any = select(held.c.stuck > 0).scalar_subquery()
@@ -101,7 +99,7 @@ def _troubles() -> Select[Any]:
     )
 
 
-def _newest(status: Status) -> Select[Any]:
+def _newest(status: Status) -> Statement:
     """Select type and time of failure of the runs in ``status``, newest first, from job_runs_by_status alone.
 
     With a plain equality the planner walks past millions of rows that do not fail; with a range it takes an
@@ -112,7 +110,7 @@ def _newest(status: Status) -> Select[Any]:
     return select(runs.job_type, moment).where(within).order_by(runs.status.desc(), runs.id.desc())
 
 
-def _grouped(state: str, rank: int, matching: Select[Any]) -> Select[Any]:
+def _grouped(state: str, rank: int, matching: Statement) -> Statement:
     """Return count and first ``moment`` by type of the first CAP + 1 rows of ``matching``."""
     newest = matching.limit(CAP + 1).subquery()
     return select(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import Boolean, Connection, RowMapping, literal_column, select
 
 from wakeboard.database.tables import effects, job_runs
 from wakeboard.queue import effect_store
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
+from wakeboard_dashboard.queries.statements import Statement
 from wakeboard_dashboard.web.params import Filters
 
 runs = job_runs.c
@@ -22,7 +21,7 @@ def page(connection: Connection, filters: Filters) -> Rows:
     is gone) job_type and run_status.
     """
     columns = effects.c
-    statement: Any = (
+    statement: Statement = (
         select(
             columns.id,
             columns.scope,

@@ -7,8 +7,6 @@ page asks.
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import (
     ARRAY,
     BigInteger,
@@ -17,7 +15,6 @@ from sqlalchemy import (
     Double,
     Integer,
     RowMapping,
-    Select,
     and_,
     any_,
     bindparam,
@@ -36,6 +33,7 @@ from wakeboard.database.tables import job_attempts, job_runs, job_types, workers
 from wakeboard.reporting import worker_states
 from wakeboard.reporting.filters.search import IS_RUNNING
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
+from wakeboard_dashboard.queries.statements import Column, Statement
 from wakeboard_dashboard.web.params import Filters
 
 _HAS_ENDED, _IS_SILENT, _IS_STUCK, _IS_FINISHING = (
@@ -50,7 +48,7 @@ IS_SILENT = and_(IS_RUNNING, _IS_SILENT)
 IS_STUCK = and_(IS_RUNNING, _IS_STUCK)
 
 
-def select_lease_counts(cap: int) -> Select[Any]:
+def select_lease_counts(cap: int) -> Statement:
     """Select one row: how many runs are running, stuck, silent, finishing and long, each ``cap`` at most.
 
     Those that are stuck run too, and the silent ones are stuck ones whose leases still last: until these end
@@ -76,7 +74,7 @@ def select_lease_counts(cap: int) -> Select[Any]:
         "finishing": counted.finishing,
         "long": counted.long,
     }
-    columns: list[Any] = [func.least(n, cap, type_=BigInteger).label(name) for name, n in numbers.items()]
+    columns: list[Column] = [func.least(n, cap, type_=BigInteger).label(name) for name, n in numbers.items()]
     return select(*columns)
 
 
@@ -112,7 +110,7 @@ def page(connection: Connection, filters: Filters) -> Rows:
 
     Rows carry id, job_type, attempts, lease_epoch, started_at, and how the lease stands: see ``standing``.
     """
-    statement: Any = (
+    statement: Statement = (
         select(_r.c.id, _r.c.job_type, _r.c.attempts, _r.c.lease_epoch, _r.c.started_at, *_standing)
         .select_from(_held)
         .where(_is_running)

@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import (
     Boolean,
     Connection,
-    Select,
+    RowMapping,
     and_,
     func,
     literal,
@@ -38,7 +37,7 @@ from wakeboard.reporting.broken_schedules import IS_BROKEN
 from wakeboard_dashboard.queries.effects import IS_UNCONFIRMED
 from wakeboard_dashboard.queries.leases import select_lease_counts
 from wakeboard_dashboard.queries.schedules import MISSED_LATELY
-from wakeboard_dashboard.queries.statements import fixed
+from wakeboard_dashboard.queries.statements import Column, Statement, fixed
 
 CAP = 10_000
 GROUPS = 20
@@ -130,7 +129,7 @@ class Counts:
         return unwell + self.missed + self.unfireable + self.unconfirmed
 
 
-def _capped(statement: Select[Any]) -> Any:
+def _capped(statement: Statement) -> Column:
     """Return a scalar subquery that counts the rows of ``statement``, at most CAP + 1."""
     return select(func.count()).select_from(statement.limit(CAP + 1).subquery()).scalar_subquery()
 
@@ -147,7 +146,7 @@ def counts(connection: Connection, known: Mapping[str, int] | None = None) -> Co
     return Counts(**found, oldest_due_at=oldest_due_at, oldest_is_retry=is_retry)
 
 
-def _newest(status: Status) -> Select[Any]:
+def _newest(status: Status) -> Statement:
     """Select runs in ``status``, newest first, so that only an index by status gives the order.
 
     With a plain equality and a LIMIT the planner expects to meet matches everywhere and walks the table or
@@ -160,7 +159,7 @@ def _newest(status: Status) -> Select[Any]:
     return select(runs.status, runs.id).where(within).order_by(runs.status.desc(), runs.id.desc())
 
 
-def _counts(*, left_out: Sequence[str] = ()) -> Select[Any]:
+def _counts(*, left_out: Sequence[str] = ()) -> Statement:
     held = select_lease_counts(CAP + 1).subquery("standing")
     here = _here().subquery("here")
     missed = select(missed_fires.c.definition_id).where(MISSED_LATELY)
@@ -182,7 +181,7 @@ def _counts(*, left_out: Sequence[str] = ()) -> Select[Any]:
     return select(*(query.label(name) for name, query in numbers.items() if name not in left_out))
 
 
-def _here() -> Select[Any]:
+def _here() -> Statement:
     """Select one row about the workers that are heard: how many there are, which take work, since when."""
     here = workers.c
     told_at = func.least(here.drain_requested_at, here.stop_requested_at, here.stopping_at)
@@ -222,11 +221,11 @@ _NEXT_FIRES = fixed(
 )
 
 
-def pauses(connection: Connection) -> list[Any]:
+def pauses(connection: Connection) -> list[RowMapping]:
     """Return the pauses of job types: how many it holds, up to NAMED names, since when, by whom, why."""
     return list(connection.exec_driver_sql(_PAUSED).mappings())
 
 
-def next_fires(connection: Connection) -> list[Any]:
+def next_fires(connection: Connection) -> list[RowMapping]:
     """Return the next fires of enabled schedules, soonest first: name, job_type, next_fire_at, error."""
     return list(connection.exec_driver_sql(_NEXT_FIRES).mappings())

@@ -9,11 +9,9 @@ from typing import Any
 from sqlalchemy import (
     BindParameter,
     Boolean,
-    ColumnElement,
     CompoundSelect,
     Connection,
     RowMapping,
-    Select,
     Text,
     bindparam,
     case,
@@ -37,6 +35,7 @@ from wakeboard.database.tables import (
 from wakeboard.queue import effect_store
 from wakeboard_dashboard.queries.leases import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
 from wakeboard_dashboard.queries.runs import MOST_ATTEMPTS
+from wakeboard_dashboard.queries.statements import Column, Statement
 
 MOST_SHOWN = 50
 # As the table stores it.
@@ -57,7 +56,7 @@ def one(connection: Connection, run_id: int, *, payload: bool = True) -> RowMapp
     return connection.execute(_WHOLE if payload else _SMALL, {"run_id": run_id}).mappings().one_or_none()
 
 
-def _one(payload: ColumnElement[Any]) -> Select[Any]:
+def _one(payload: Column) -> Statement:
     """Return the statement of ``one``, which tells ``payload`` as the run's own."""
     types, definitions = job_types.c, job_definitions.c
     return (
@@ -181,7 +180,7 @@ def _around(has_origin: bool, has_slot: bool) -> CompoundSelect[Any]:
     return union_all(*[select(one.subquery()) for one in asked])
 
 
-def _neighbour(place: str) -> Select[Any]:
+def _neighbour(place: str) -> Statement:
     return select(
         literal(place).label("place"), runs.id, runs.status, runs.job_type, runs.scheduled_for,
         runs.idempotency_key,

@@ -17,10 +17,8 @@ from typing import Any
 from sqlalchemy import (
     ARRAY,
     BigInteger,
-    ColumnElement,
     Connection,
     RowMapping,
-    Select,
     Text,
     all_,
     any_,
@@ -39,6 +37,7 @@ from wakeboard.reporting.filters.search import Search, Start
 from wakeboard.reporting.filters.search import search as filtered
 from wakeboard_dashboard.queries.keyset import Rows, beyond, keyset_page
 from wakeboard_dashboard.queries.leases import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
+from wakeboard_dashboard.queries.statements import Column, Statement
 from wakeboard_dashboard.web.params import Filters, WrongFilter, read_cursor
 
 CAP = 10_000
@@ -97,7 +96,7 @@ def search(
     start = Start(cursor.keys[0], newer=cursor.direction == "newer") if cursor else None
     hidden = None if sees_payloads else Hidden(SECRET_INSIDE, SECRET_SAID, _SECRET_FLAG)
 
-    def ids_of(statement: Select[Any]) -> Sequence[Any]:
+    def ids_of(statement: Statement) -> Sequence[Any]:
         return connection.execute(statement).scalars().all()
 
     return filtered(filters, now, ids_of, start=start, hidden=hidden, types=types)
@@ -139,7 +138,7 @@ def shown(
     return list(connection.execute(_SHOWN[payloads], {"ids": list(ids)}).mappings().all())
 
 
-def _payloads(asked: Payloads) -> list[ColumnElement[Any]]:
+def _payloads(asked: Payloads) -> list[Column]:
     """Return the columns that have the payload as ``asked``."""
     if asked != Payloads.SHORT:
         return [runs.payload] if asked == Payloads.WHOLE else []
@@ -149,7 +148,7 @@ def _payloads(asked: Payloads) -> list[ColumnElement[Any]]:
     return [case((is_large, None), (is_long, None), else_=runs.payload).label("payload")]
 
 
-def _shown(payloads: Payloads) -> Select[Any]:
+def _shown(payloads: Payloads) -> Statement:
     columns = [column for column in runs if column.name != "payload"]
     return (
         select(
@@ -204,7 +203,7 @@ def newcomers(connection: Connection, found: Search, ids: Sequence[int], *, full
     return _count(connection, found, statement, MOST_NEW)
 
 
-def _count(connection: Connection, found: Search, statement: Select[Any], most: int) -> int:
+def _count(connection: Connection, found: Search, statement: Statement, most: int) -> int:
     """Count in the order of the list, which is an index's, so that it stops early."""
     newest = statement.order_by(*found.newest_first).limit(most + 1)
     capped = select(func.count()).select_from(newest.subquery())

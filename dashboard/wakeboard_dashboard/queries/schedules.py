@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
 
 from sqlalchemy import (
     ARRAY,
@@ -36,6 +35,7 @@ from wakeboard.reporting.activity_report.fires import LATE, LATE_BY
 from wakeboard.reporting.diagnosis.standstill import standstill
 from wakeboard.reporting.filters.named import removed_schedules_named
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
+from wakeboard_dashboard.queries.statements import Column, Statement
 from wakeboard_dashboard.text.oddities import LatestRun, shown_twice
 from wakeboard_dashboard.web.params import Filters
 
@@ -172,7 +172,7 @@ def page(connection: Connection, filters: Filters) -> Rows:
 
     Each has the columns of job_definitions without payload, is_overdue and standstill.
     """
-    statement: Any = select(*_columns)
+    statement: Statement = select(*_columns)
     if job_type := filters.get("type"):
         statement = statement.where(definitions.job_type == job_type)
     if words := filters.get("q"):
@@ -204,7 +204,7 @@ def one(connection: Connection, name: str) -> RowMapping | None:
     return connection.execute(statement).mappings().one_or_none()
 
 
-def _said_in_code(published: ColumnElement[Any], place: int) -> ColumnElement[Any]:
+def _said_in_code(published: Column, place: int) -> Column:
     """Return what the code said last; what a worker published last is of any release that still runs."""
     remembered = job_types.c.said_in_code
     return case((remembered.is_(None), published), else_=remembered[-1][place].astext)

@@ -10,12 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import (
     Connection,
     RowMapping,
-    Select,
     Text,
     any_,
     bindparam,
@@ -36,6 +34,7 @@ from wakeboard.reporting import worker_states
 from wakeboard.reporting.filters.search import IS_RUNNING, running
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.queries.overview import ALIVE, IS_CLAIMING
+from wakeboard_dashboard.queries.statements import Statement
 from wakeboard_dashboard.queries.throughput import Bar, Day, Hour, days, together
 from wakeboard_dashboard.web.params import Filters
 
@@ -242,7 +241,7 @@ class Numbers:
 
 def page(connection: Connection, filters: Filters) -> Rows:
     """Return job types by name: the columns of job_types, and most_running, the limit in force."""
-    statement: Any = select(job_types, _most_running.label("most_running"))
+    statement: Statement = select(job_types, _most_running.label("most_running"))
     if wanted := filters.get("state"):
         in_state = {
             "active": types.paused_at.is_(None),
@@ -403,7 +402,7 @@ def latest_runs(connection: Connection, name: str) -> list[RowMapping]:
     return list(connection.execute(_LATEST, {"name": name}).mappings().all())
 
 
-def _latest() -> Select[Any]:
+def _latest() -> Statement:
     shown = (runs.id, runs.status, runs.attempts, runs.started_at, runs.finished_at, runs.failed_at,
              runs.run_at, runs.error_code, runs.last_error)  # fmt: skip
     name = bindparam("name", type_=Text)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sqlalchemy import (
     Boolean,
@@ -30,6 +29,7 @@ from wakeboard.reporting import worker_states
 from wakeboard.reporting.filters.search import IS_RUNNING
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.queries.overview import ALIVE
+from wakeboard_dashboard.queries.statements import Statement
 from wakeboard_dashboard.web.params import Filters
 
 STATES = worker_states.NAMES
@@ -47,7 +47,7 @@ def page(connection: Connection, filters: Filters) -> Rows:
 
     Without a filter by state, those that stopped a while ago are left out.
     """
-    statement: Any = select(workers, rank)
+    statement: Statement = select(workers, rank)
     if wanted := filters.get("state"):
         statement = statement.where(rank.in_([STATES.index(state) for state in wanted]))
     else:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, timedelta, tzinfo
-from typing import Any
 from urllib.parse import urlencode
 from zoneinfo import ZoneInfo
 
@@ -17,7 +15,7 @@ from wakeboard.reporting.activity_report.minutes import Ran
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.form_errors import mending
-from wakeboard_dashboard.pages.live import add_page
+from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.queries import errors
 from wakeboard_dashboard.queries.errors import Window
 from wakeboard_dashboard.queries.night import Night
@@ -66,7 +64,7 @@ def asked(filters: params.Filters) -> Window:
     return words.whole_minutes(since, max(until, since + words.MINUTE))
 
 
-def find() -> dict[str, Any]:
+def find() -> Context:
     """Return everything about the window that the address asks for."""
     filters = params.from_request(FIELDS)
     found = Night(reading(), asked(filters), as_of())
@@ -147,14 +145,14 @@ def link(window: Window) -> str:
     return f"{PATH}?{span(window)}"
 
 
-def ran_item(each: Ran) -> dict[str, Any]:
+def ran_item(each: Ran) -> Json:
     """Return a type of ``ran`` as the twin and the CSV give it."""
     return {name: getattr(each, name) for name in COUNTED} | {
         "median_seconds": each.usual.seconds if each.usual else None
     }
 
 
-def lane_item(lane: gantt.Lane) -> dict[str, Any]:
+def lane_item(lane: gantt.Lane) -> Json:
     """Return a lane as the twin gives it: its stretches without their places on the drawing."""
     names = ("first_at", "last_at", "attempts", "failed")
     return {
@@ -164,12 +162,12 @@ def lane_item(lane: gantt.Lane) -> dict[str, Any]:
     }
 
 
-def recovered_item(run: faults.Recovered) -> dict[str, Any]:
+def recovered_item(run: faults.Recovered) -> Json:
     """Return a run that recovered as the twin gives it."""
     return {name: value for name, value in run._asdict().items() if name != "of_all"}
 
 
-def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+def twin(context: Context) -> Json:
     """Return ``/night.json``: every number of the page; ``items`` are what ran, by type."""
     found: Night = context["night"]
     return {

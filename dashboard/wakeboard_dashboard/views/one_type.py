@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from flask import Blueprint, abort, g
 from sqlalchemy import RowMapping
@@ -13,7 +11,7 @@ from sqlalchemy import RowMapping
 from wakeboard.core.builtin_payloads import command_user, no_worker_for
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.charts.spreads import spread
-from wakeboard_dashboard.pages.live import add_page
+from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.queries import audit
 from wakeboard_dashboard.queries import types as query
@@ -48,7 +46,7 @@ def _day(name: str) -> list[Bar]:
     return day
 
 
-def find(name: str) -> dict[str, Any]:
+def find(name: str) -> Context:
     """Return how a type stands: its row, what is counted, its policy in words."""
     row = _found(name)
     numbers = query.numbers(reading(), {name: query.pace_of(_day(name))})
@@ -66,7 +64,7 @@ def find(name: str) -> dict[str, Any]:
     }
 
 
-def find_day(name: str) -> dict[str, Any]:
+def find_day(name: str) -> Context:
     """Return the last day of a type, hour by hour: how many attempts, how long they ran and waited."""
     _found(name)
     bars = [replace(bar, label=bar.start_at.astimezone(g.zone).strftime("%a %H:%M")) for bar in _day(name)]
@@ -82,7 +80,7 @@ def find_day(name: str) -> dict[str, Any]:
     }
 
 
-def find_around(name: str) -> dict[str, Any]:
+def find_around(name: str) -> Context:
     """Return who runs a type and what makes its runs."""
     _found(name)
     user = command_user(name)
@@ -95,7 +93,7 @@ def find_around(name: str) -> dict[str, Any]:
     }
 
 
-def find_latest(name: str) -> dict[str, Any]:
+def find_latest(name: str) -> Context:
     """Return the latest runs of a type and its latest failures by code."""
     _found(name)
     return {
@@ -106,7 +104,7 @@ def find_latest(name: str) -> dict[str, Any]:
     }
 
 
-def find_audit(name: str) -> dict[str, Any]:
+def find_audit(name: str) -> Context:
     """Return what people did to a type."""
     _found(name)
     return {
@@ -117,7 +115,7 @@ def find_audit(name: str) -> dict[str, Any]:
     }
 
 
-def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+def twin(context: Context) -> Json:
     """Return ``/types/<name>.json``: every number of the page."""
     row, load, pace = context["type"], context["load"], context["pace"]
     name = row["name"]

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from flask import Blueprint, abort
 from sqlalchemy import RowMapping
 
 from wakeboard.core.text.redaction import redact
-from wakeboard_dashboard.pages.live import add_page
+from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.pages.not_found import missing
 from wakeboard_dashboard.queries import audit, workers
 from wakeboard_dashboard.text.changes import changes, hidden
@@ -29,7 +26,7 @@ def _found(name: str) -> RowMapping:
     return row
 
 
-def find(name: str) -> dict[str, Any]:
+def find(name: str) -> Context:
     """Return how a worker stands and what it runs."""
     row = _found(name)
     state = workers.STATES[row["rank"]]
@@ -44,20 +41,20 @@ def find(name: str) -> dict[str, Any]:
     }
 
 
-def find_ends(name: str) -> dict[str, Any]:
+def find_ends(name: str) -> Context:
     """Return how the last attempts of a worker ended."""
     _found(name)
     return {"ends": workers.ends(reading(), name), "newest": workers.NEWEST}
 
 
-def find_loops(name: str) -> dict[str, Any]:
+def find_loops(name: str) -> Context:
     """Return the background duties of a worker."""
     _found(name)
     loops = [dict(loop) for loop in workers.loops_of(reading(), name)]
     return {"loops": [loop | {"last_error": loop_error(loop["last_error"])} for loop in loops]}
 
 
-def find_audit(name: str) -> dict[str, Any]:
+def find_audit(name: str) -> Context:
     """Return what people asked of a worker."""
     _found(name)
     return {
@@ -68,7 +65,7 @@ def find_audit(name: str) -> dict[str, Any]:
     }
 
 
-def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+def twin(context: Context) -> Json:
     """Return ``/workers/<id>.json``."""
     row = context["worker"]
     name = row["id"]
