@@ -43,7 +43,6 @@ from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.queries import errors
 from wakeboard_dashboard.queries import night as night_queries
 from wakeboard_dashboard.queries.errors import Window
-from wakeboard_dashboard.queries.night import Night
 from wakeboard_dashboard.text import night as words
 from wakeboard_dashboard.text.formats import anchor
 from wakeboard_dashboard.views.night import BOUNDS
@@ -710,11 +709,10 @@ def test_a_window_is_told_the_same_by_its_hours_and_by_its_minutes(
 
     def told() -> list[Any]:
         with app.extensions["wakeboard_database"].primary.connect() as session:
-            ask = Night(session, windows[0], windows[0].until).ask
             return [
                 (
-                    [replace(each, seconds=round(each.seconds, 6)) for each in ran(ask, window, usual)],
-                    rounded(busy(ask, window, ["mail", "report", "sync"])),
+                    [replace(each, seconds=round(each.seconds, 6)) for each in ran(session, window, usual)],
+                    rounded(busy(session, window, ["mail", "report", "sync"])),
                 )
                 for window in windows
             ]
@@ -930,8 +928,7 @@ def test_the_page_of_a_night_never_reads_a_whole_table(
     assert client.get("/night?since=14h").status_code == 200
     now = datetime.now(UTC)
     with app.extensions["wakeboard_database"].primary.connect() as asking:
-        window = Window(now - timedelta(hours=14), now)
-        summary(Night(asking, window, now).ask, Span(window.since, window.until), UTC)
+        summary(asking, Span(now - timedelta(hours=14), now), UTC)
     big = ("job_runs", "job_attempts", "statistics_rollups", "missed_fires", "audit_log")
     looked_at = [(sql, values) for sql, values in asked if any(table in sql for table in big)]
     assert len(looked_at) >= 20

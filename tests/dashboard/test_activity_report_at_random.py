@@ -11,16 +11,15 @@ from random import Random
 
 import pytest
 from flask import Flask
+from sqlalchemy import Connection as Session
 from sqlalchemy import text
 
 from tests.conftest import Connection
 from tests.support.factories import a_definition, a_later_success, a_run, an_attempt
-from wakeboard.reporting.activity_report import Ask, faults, fires
+from wakeboard.reporting.activity_report import faults, fires
 from wakeboard.reporting.activity_report.faults import Failing, Fates
 from wakeboard.reporting.activity_report.fires import LATE, Fired
 from wakeboard.reporting.activity_report.summary import Span
-from wakeboard_dashboard.queries.errors import Window
-from wakeboard_dashboard.queries.night import Night
 
 # So many minutes ago windows begin and end.
 WINDOWS = ((2, 0), (31, 0), (90, 0), (700, 0), (400, 45), (201, 200))
@@ -28,11 +27,11 @@ DAY = 24 * 60
 
 
 @contextmanager
-def looking(app: Flask) -> Iterator[tuple[Ask, datetime]]:
-    """Yield how to ask in one transaction, and its clock, which stands still."""
+def looking(app: Flask) -> Iterator[tuple[Session, datetime]]:
+    """Yield a transaction, and its clock, which stands still."""
     with app.extensions["wakeboard_database"].primary.connect() as connection:
         now = connection.execute(text("SELECT now()")).scalar_one()
-        yield Night(connection, Window(now, now), now).ask, now
+        yield connection, now
 
 
 def spans(now: datetime) -> list[Span]:
@@ -110,9 +109,9 @@ def test_fires_are_judged_as_by_a_walk_over_all_of_them(
     app: Flask, connection: Connection, seed: int
 ) -> None:
     made, names = random_fires(connection, Random(seed), (8, 60, 30, 20))
-    with looking(app) as (ask, now):
+    with looking(app) as (session, now):
         for window in spans(now):
-            found, told = fires.fired(ask, window), walked(made, names, window, now)
+            found, told = fires.fired(session, window), walked(made, names, window, now)
             assert found.schedules == told
             assert found.late == sum(one.late for one in told)
             assert found.beside == sum(one.beside for one in told)
@@ -163,12 +162,12 @@ def test_what_became_of_failures_is_as_by_a_walk_over_the_newest_of_them(
     for run in chance.sample(sorted(standing), 5):
         connection.execute("DELETE FROM wakeboard.job_runs WHERE id = %s", (run,))
         standing[run] = (None, None)
-    with looking(app) as (ask, now):
+    with looking(app) as (session, now):
         for window in (*spans(now), Span(now - timedelta(days=2), now)):
             newest = sorted(each for each in failed if window.since <= each[0] < window.until)[-cap:]
             within = {run for _, run, *_ in newest}
             stands = Counter(standing[run][0] for run in within)
-            found = faults.failed(ask, window, [7])
+            found = faults.failed(session, window, [7])
             assert found.fates == Fates(
                 len(within), stands["succeeded"], stands["failed"] + stands["queued"], stands["dead"],
                 stands["cancelled"], stands[None],
@@ -186,7 +185,7 @@ def test_what_became_of_failures_is_as_by_a_walk_over_the_newest_of_them(
             tries = Counter(run for _, run, *_ in failed)
             first = {run: at for at, run, *_ in sorted(failed, reverse=True)}
             well = {run for run in tries if is_well(standing[run], window)}
-            recovered, of_all = faults.recovered(ask, window)
+            recovered, of_all = faults.recovered(session, window)
             assert of_all == min(len(well), cap)
             told = {run.id: (run.failures, run.first_failed_at) for run in recovered}
             assert told.items() <= {run: (tries[run], first[run]) for run in well}.items()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from tests.dashboard.test_activity_report import HOSTILE, a_full_night, failure,
 from tests.dashboard.test_alerts import JSON, told
 from tests.support.factories import a_run, age, from_now, insert, rows
 from tests.support.receivers import Mailbox, Receiver, mailbox, receiver
-from wakeboard.alerts import report
 from wakeboard.reporting.activity_report.summary import FEW, Span, Summary, summary
 
 __all__ = ["mailbox", "receiver", "told"]
@@ -29,7 +27,7 @@ def rule(connection: Connection) -> dict[str, Any]:
 def summed(connection: Connection, body: dict[str, Any]) -> Summary:
     """Return what a report says of the window of ``body``, asked as workers ask."""
     window = Span(*(datetime.fromisoformat(body[name]) for name in ("since", "until")))
-    return summary(partial(report.ask, connection), window, UTC)
+    return summary(connection, window, UTC)
 
 
 def a_night_that_is_over(client: FlaskClient, connection: Connection) -> tuple[dict[str, Any], Summary]:

@@ -10,11 +10,11 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cache, cached_property
+from functools import cached_property
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
-from wakeboard.reporting.activity_report import Row, faults, fires, minutes
+from wakeboard.reporting.activity_report import faults, fires, minutes
 from wakeboard.reporting.activity_report import missed as missed_fires
 from wakeboard.reporting.activity_report.faults import MOST_SHOWN, Failing, Lost, Mark, Recovered, mark_of
 from wakeboard.reporting.activity_report.minutes import Ran, Running, SlowRun
@@ -98,10 +98,6 @@ def failures_in_full(
     ]
 
 
-# Making one of the questions costs as much Python as asking it; they are some twenty.
-_statement = cache(text)
-
-
 @dataclass(frozen=True)
 class Night:
     """Everything that was found about one window; each question is asked of the database once."""
@@ -110,26 +106,21 @@ class Night:
     window: Window
     now: datetime
 
-    def ask(self, row: Callable[..., Row], sql: str, values: Mapping[str, object]) -> list[Row]:
-        """Ask one of the questions that a night and its report share."""
-        found = self.connection.execute(_statement(sql), dict(values)).mappings()
-        return [row(**each) for each in found]
-
     @cached_property
     def usual(self) -> dict[str, Usual]:
         """What was usual before."""
-        return medians(self.ask, self.window.since)
+        return medians(self.connection, self.window.since)
 
     @cached_property
     def ran(self) -> list[Ran]:
         """What ended, by type, those with failures first."""
-        return minutes.ran(self.ask, self.window, self.usual)
+        return minutes.ran(self.connection, self.window, self.usual)
 
     @cached_property
     def running(self) -> list[Running]:
         """What runs now, when the window is not over and has begun."""
         under_way = self.window.since <= self.now < self.window.until
-        return minutes.running(self.ask) if under_way else []
+        return minutes.running(self.connection) if under_way else []
 
     @cached_property
     def slow(self) -> list[Ran]:
@@ -140,7 +131,7 @@ class Night:
     def slow_runs(self) -> dict[str, list[SlowRun]]:
         """The slowest runs of the types that come first in ``slow``, by type."""
         found: dict[str, list[SlowRun]] = {}
-        for run in minutes.slow_runs(self.ask, self.window, self.slow[: minutes.SLOW_TYPES]):
+        for run in minutes.slow_runs(self.connection, self.window, self.slow[: minutes.SLOW_TYPES]):
             found.setdefault(run.job_type, []).append(run)
         return found
 
@@ -163,7 +154,7 @@ class Night:
     @cached_property
     def failed(self) -> faults.Failed:
         """The attempts that failed, by run, and how those stood when they were asked for."""
-        return faults.failed(self.ask, self.window, self.failures.numbers)
+        return faults.failed(self.connection, self.window, self.failures.numbers)
 
     @property
     def fates(self) -> faults.Fates:
@@ -173,32 +164,32 @@ class Night:
     @cached_property
     def known(self) -> tuple[set[tuple[str, str]], bool]:
         """The kinds of failure from before the window, and whether only the newest were read."""
-        return faults.known(self.ask, self.window)
+        return faults.known(self.connection, self.window)
 
     @cached_property
     def recovered(self) -> tuple[list[Recovered], int]:
         """The runs that succeeded only after failures, and how many there are."""
-        return faults.recovered(self.ask, self.window)
+        return faults.recovered(self.connection, self.window)
 
     @cached_property
     def lost(self) -> tuple[list[Lost], int]:
         """The attempts whose run was taken over, and how many there are."""
-        return faults.lost(self.ask, self.failed)
+        return faults.lost(self.connection, self.failed)
 
     @cached_property
     def missed(self) -> missed_fires.AllMissed:
         """The fires that were missed."""
-        return missed_fires.missed(self.ask, self.window)
+        return missed_fires.missed(self.connection, self.window)
 
     @cached_property
     def fired(self) -> fires.Fires:
         """How the fires began for which runs were made."""
-        return fires.fired(self.ask, self.window)
+        return fires.fired(self.connection, self.window)
 
     @cached_property
     def unmanned(self) -> list[Unmanned]:
         """The stretches in which no worker was there."""
-        return unmanned(self.ask, self.window)
+        return unmanned(self.connection, self.window)
 
     @cached_property
     def acts(self) -> Rows:
@@ -213,7 +204,7 @@ class Night:
         under_way = {each.job_type: (each.first_at, each.runs) for each in self.running}
         busiest = sorted(self.ran, key=lambda each: (-each.failed, -each.seconds, each.job_type))
         types = list(dict.fromkeys([*(each.job_type for each in busiest), *under_way]))[: minutes.LANES]
-        busy = minutes.busy(self.ask, self.window, types)
+        busy = minutes.busy(self.connection, self.window, types)
         return gantt.lanes(self.window, types, busy, under_way, self.now)
 
     @cached_property

@@ -114,7 +114,7 @@ def is_empty(found: Night) -> bool:
         found.failures.count,
         found.unmanned,
     )
-    return not any(happened) and not fires.is_any(found.ask, found.window)
+    return not any(happened) and not fires.is_any(found.connection, found.window)
 
 
 BOUNDS = {

@@ -5,29 +5,24 @@ Like every message it carries names and counts, never a payload, the text of an 
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, date, datetime, tzinfo
-from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import psycopg
-from psycopg.rows import kwargs_row
 
 from wakeboard.alerts.finding import name_of
 from wakeboard.alerts.messages import VERSION, Place, Words
 from wakeboard.alerts.report_schedule import LATE, LATEST, Clocks, Morning, Plan, plan
 from wakeboard.config.settings import Settings
 from wakeboard.core.rule_types import KINDS
-from wakeboard.reporting.activity_report import Row
 from wakeboard.reporting.activity_report.summary import Section, Span, Summary, summary
 from wakeboard.reporting.activity_report.words import Numbers, number, plural
 
 Connection = psycopg.Connection[Any]
 STATEMENT_TIMEOUT = "10s"
-NAMED = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 LABELS = (
     ("attempts", "Attempts ended"),
     ("failed", "Attempts failed"),
@@ -88,7 +83,7 @@ def letter(
     window = Span(morning.since_at, morning.due_at)
     with connection.transaction():
         connection.execute("SELECT set_config('statement_timeout', %s, true)", (STATEMENT_TIMEOUT,))
-        found = summary(partial(ask, connection), window, zone)
+        found = summary(connection, window, zone)
     is_late = cause == "report" and now - morning.due_at > LATE
     first = _first(cause, is_late, morning, now, zone)
     link = f"/night?{window.query}"
@@ -115,13 +110,6 @@ def letter(
             "text": _text(row["name"], first, found, window, zone, place),
         },
     )
-
-
-def ask(connection: Connection, row: Callable[..., Row], sql: str, values: Mapping[str, object]) -> list[Row]:
-    """Ask a question of ``wakeboard.reporting.activity_report``, whose ``:names`` become psycopg's."""
-    statement = NAMED.sub(r"%(\1)s", sql.replace("%", "%%"))
-    with connection.cursor(row_factory=kwargs_row(row)) as cursor:
-        return cursor.execute(statement.encode(), values).fetchall()
 
 
 def _subject(found: Summary, morning: Morning, zone: tzinfo, place: Place, cause: str, is_late: bool) -> str:

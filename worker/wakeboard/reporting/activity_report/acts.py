@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from wakeboard.reporting.activity_report import Ask, Window
+from wakeboard.database.read import read_all
+from wakeboard.reporting.activity_report import Window
 from wakeboard.reporting.ids_by_time import LastBefore, last_before
+
+if TYPE_CHECKING:
+    from wakeboard.database.read import Connection
 
 MOST = 50
 # A row's time is when its transaction began, its id is given later: ids may run ahead by this much.
 SLACK = timedelta(minutes=10)
 
-_LAST_BEFORE = last_before("audit_log", "at")
+_LAST_BEFORE = last_before("audit_log", "at", "%(moment)s")
 _ACTS = """
 SELECT id, at, actor, action, target_type, target_id, result FROM wakeboard.audit_log
-WHERE id > CAST(:first AS bigint) AND id <= CAST(:last AS bigint) AND at >= :since AND at < :until
-ORDER BY id DESC LIMIT :most
+WHERE id > CAST(%(first)s AS bigint) AND id <= CAST(%(last)s AS bigint) AND at >= %(since)s AND at < %(until)s
+ORDER BY id DESC LIMIT %(most)s
 """
 
 
@@ -32,11 +36,11 @@ class Act(NamedTuple):
     result: str
 
 
-def acts(ask: Ask, window: Window) -> list[Act]:
+def acts(connection: Connection, window: Window) -> list[Act]:
     """Return what was done in ``window``, newest first, at most MOST."""
     first, last = (
-        ask(LastBefore, _LAST_BEFORE, {"moment": moment})[0].low
+        read_all(connection, _LAST_BEFORE, LastBefore, {"moment": moment})[0].low
         for moment in (window.since - SLACK, window.until + SLACK)
     )
     values = {"first": first, "last": last, "since": window.since, "until": window.until, "most": MOST}
-    return ask(Act, _ACTS, values)
+    return read_all(connection, _ACTS, Act, values)

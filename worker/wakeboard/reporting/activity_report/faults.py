@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple, TypedDict
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.database.index_predicates import IS_LATER_SUCCESS, IS_UNDER_WAY
-from wakeboard.reporting.activity_report import Ask, Window
+from wakeboard.database.read import read_all
+from wakeboard.reporting.activity_report import Window
+
+if TYPE_CHECKING:
+    from wakeboard.database.read import Connection
 
 CAP = 10_000
 # So many lines of each list of a night are told.
@@ -71,13 +75,13 @@ class Failed:
 
 _NEWEST = f"""
         SELECT a.run_id, a.lease_epoch, a.finished_at, a.outcome = 'lost' AS is_lost
-        FROM {_ATTEMPTS} AND a.finished_at >= :since AND a.finished_at < :until
+        FROM {_ATTEMPTS} AND a.finished_at >= %(since)s AND a.finished_at < %(until)s
         ORDER BY a.finished_at DESC
-        LIMIT :cap"""
-# A run that failed has the group of its last failure. Those of :groups are told apart, all others are one: a
-# join finds them in half of the time that asking each run for one of an array takes.
+        LIMIT %(cap)s"""
+# A run that failed has the group of its last failure. Those of ``groups`` are told apart, all others are one:
+# a join finds them in half of the time that asking each run for one of an array takes.
 _APART = """LEFT JOIN (
-    SELECT DISTINCT number FROM unnest(CAST(:groups AS bigint[])) AS number
+    SELECT DISTINCT number FROM unnest(CAST(%(groups)s AS bigint[])) AS number
 ) AS apart ON apart.number = error_group"""
 _MARK = f"""apart.number,
     CASE WHEN error_group IS NULL THEN coalesce(error_code, '{UNKNOWN}') END AS code,
@@ -103,7 +107,7 @@ WITH tried AS MATERIALIZED (
 ), lost AS (
     SELECT run_id, lease_epoch, count(*) OVER () AS of_all FROM ({_NEWEST}) AS newest
     WHERE is_lost AND (SELECT bool_or(is_lost) FROM tried)
-    ORDER BY finished_at DESC LIMIT :most
+    ORDER BY finished_at DESC LIMIT %(most)s
 )
 SELECT fates.*, lost.*
 FROM (
@@ -144,13 +148,13 @@ class _Failed(NamedTuple):
     lost_epochs: str
 
 
-def failed(ask: Ask, window: Window, groups: Sequence[int] = ()) -> Failed:
+def failed(connection: Connection, window: Window, groups: Sequence[int] = ()) -> Failed:
     """Return what failed in ``window``, of its newest CAP failures.
 
     Of marks it tells those of ``groups``, and of failures without a group.
     """
     values = {"since": window.since, "until": window.until, "cap": CAP, "most": MOST_SHOWN}
-    (found,) = ask(_Failed, _FAILED, values | {"groups": list(groups)})
+    (found,) = read_all(connection, _FAILED, _Failed, values | {"groups": list(groups)})
     return Failed(_fates(found), _failing(found.standing), found.of_lost, found.lost_runs, found.lost_epochs)
 
 
@@ -178,9 +182,9 @@ SELECT coalesce(error_code, '{UNKNOWN}') AS code, job_type, is_old, sum(failures
 FROM (
     SELECT error_code, job_type, bool_or(error_group IS NULL) AS is_old, count(*) AS failures
     FROM (
-        SELECT a.job_type, a.error_code, a.error_group FROM {_ATTEMPTS} AND a.finished_at < :until
+        SELECT a.job_type, a.error_code, a.error_group FROM {_ATTEMPTS} AND a.finished_at < %(until)s
         ORDER BY a.finished_at DESC
-        LIMIT :cap
+        LIMIT %(cap)s
     ) AS newest
     GROUP BY error_code, job_type
 ) AS kinds
@@ -196,12 +200,12 @@ class _Known(NamedTuple):
     looked: int
 
 
-def known(ask: Ask, window: Window) -> tuple[set[tuple[str, str]], bool]:
+def known(connection: Connection, window: Window) -> tuple[set[tuple[str, str]], bool]:
     """Return the (code, type) that had failed before ``window``, and whether only CAP were read.
 
     Of failures that were written before there were error groups: those tell themselves when they began.
     """
-    found = ask(_Known, _KNOWN, {"until": window.since, "cap": CAP})
+    found = read_all(connection, _KNOWN, _Known, {"until": window.since, "cap": CAP})
     old = {(row.code, row.job_type) for row in found if row.is_old}
     return old, bool(found) and found[0].looked >= CAP
 
@@ -211,12 +215,12 @@ WITH well AS MATERIALIZED (
     SELECT r.id, r.attempts
     FROM (SELECT * FROM wakeboard.job_attempts WHERE {IS_LATER_SUCCESS}) AS a
     JOIN wakeboard.job_runs AS r ON r.id = a.run_id
-    WHERE a.finished_at >= :since AND a.finished_at < :until AND r.failed_at IS NOT NULL
-    ORDER BY a.finished_at DESC LIMIT :cap
+    WHERE a.finished_at >= %(since)s AND a.finished_at < %(until)s AND r.failed_at IS NOT NULL
+    ORDER BY a.finished_at DESC LIMIT %(cap)s
 )
 SELECT r.id, r.job_type, r.attempts, r.error_code, r.failed_at, r.finished_at, tried.failures,
     tried.first_failed_at, (SELECT count(*) FROM well) AS of_all
-FROM (SELECT id FROM well ORDER BY attempts DESC, id DESC LIMIT :most) AS worst
+FROM (SELECT id FROM well ORDER BY attempts DESC, id DESC LIMIT %(most)s) AS worst
 JOIN wakeboard.job_runs AS r ON r.id = worst.id
 CROSS JOIN LATERAL (
     SELECT count(*) AS failures, min(a.finished_at) AS first_failed_at FROM {_ATTEMPTS} AND a.run_id = r.id
@@ -242,13 +246,13 @@ class Recovered(NamedTuple):
     of_all: int
 
 
-def recovered(ask: Ask, window: Window) -> tuple[list[Recovered], int]:
+def recovered(connection: Connection, window: Window) -> tuple[list[Recovered], int]:
     """Return runs that succeeded in ``window`` after failures, and how many there are, CAP at most.
 
     Of those with most attempts MOST_SHOWN, most failures first.
     """
     values = {"since": window.since, "until": window.until, "cap": CAP, "most": MOST_SHOWN}
-    found = ask(Recovered, _RECOVERED, values)
+    found = read_all(connection, _RECOVERED, Recovered, values)
     return found, found[0].of_all if found else 0
 
 
@@ -256,7 +260,7 @@ _LOST = """
 SELECT a.run_id, a.job_type, a.error_code, a.outcome, a.finished_at, a.started_at, a.attempt, a.lease_epoch,
     a.worker_id, a.refused_at, a.refused_outcome, a.error_group,
     coalesce(w.name, a.worker_id) AS worker_name, r.status
-FROM unnest(CAST(:runs AS bigint[]), CAST(:epochs AS bigint[])) AS lost (run_id, lease_epoch)
+FROM unnest(CAST(%(runs)s AS bigint[]), CAST(%(epochs)s AS bigint[])) AS lost (run_id, lease_epoch)
 JOIN wakeboard.job_attempts AS a ON a.run_id = lost.run_id AND a.lease_epoch = lost.lease_epoch
 LEFT JOIN wakeboard.workers AS w ON w.id = a.worker_id
 LEFT JOIN wakeboard.job_runs AS r ON r.id = a.run_id
@@ -287,8 +291,10 @@ class Lost(NamedTuple):
     status: str | None
 
 
-def lost(ask: Ask, found: Failed) -> tuple[list[Lost], int]:
+def lost(connection: Connection, found: Failed) -> tuple[list[Lost], int]:
     """Return the attempts that were lost, newest first, at most MOST_SHOWN; and how many there are."""
     if not found.of_lost:
         return [], 0
-    return ask(Lost, _LOST, {"runs": found.lost_runs, "epochs": found.lost_epochs}), found.of_lost
+    return read_all(
+        connection, _LOST, Lost, {"runs": found.lost_runs, "epochs": found.lost_epochs}
+    ), found.of_lost

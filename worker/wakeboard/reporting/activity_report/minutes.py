@@ -9,15 +9,19 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from wakeboard.core.leases import is_stuck
 from wakeboard.core.states import FAILURES, sql_list
-from wakeboard.reporting.activity_report import Ask, Window
+from wakeboard.database.read import read_all
+from wakeboard.reporting.activity_report import Window
 from wakeboard.reporting.activity_report.stretches import Busy, Stretch, joined
 from wakeboard.reporting.activity_report.usual import Usual
 from wakeboard.reporting.hourly_rollups import BEGINNING, SLICE_MINUTES, first_minute, hour_of
 from wakeboard.reporting.ids_by_time import LastBefore, last_before
+
+if TYPE_CHECKING:
+    from wakeboard.database.read import Connection
 
 MOST_TYPES = 1000
 LANES = 20
@@ -68,17 +72,18 @@ def _hours(minutes: str, hours: str, *, only: str = "") -> str:
     )
     return f"""
 asked AS MATERIALIZED (
-    SELECT greatest(hour, :since) AS since, least(hour + interval '1 hour', :until) AS until,
-        :by_hours AND EXISTS (
+    SELECT greatest(hour, %(since)s) AS since, least(hour + interval '1 hour', %(until)s) AS until,
+        %(by_hours)s AND EXISTS (
             SELECT FROM wakeboard.statistics_hours AS known WHERE known.hour = each.hour
                 AND known.summed_at IS NOT NULL
-                AND each.hour >= :since AND each.hour + interval '1 hour' <= :until
+                AND each.hour >= %(since)s AND each.hour + interval '1 hour' <= %(until)s
         ) AS is_summed
-    FROM generate_series({hour_of(":since")}, :until - interval '1 microsecond', '1 hour') AS each (hour)
+    FROM generate_series({hour_of("%(since)s")}, %(until)s - interval '1 microsecond', '1 hour')
+        AS each (hour)
 ), in_hours AS MATERIALIZED (
     SELECT asked.since, told.* FROM asked CROSS JOIN LATERAL (
         SELECT {hours} FROM wakeboard.statistics_hours_of_types AS summed
-        WHERE summed.hour = asked.since AND summed.hour >= :since AND summed.hour < :until {only}
+        WHERE summed.hour = asked.since AND summed.hour >= %(since)s AND summed.hour < %(until)s {only}
     ) AS told
     WHERE asked.is_summed
 ), in_minutes AS MATERIALIZED (
@@ -106,7 +111,8 @@ WITH {
         SELECT job_type, sum(runs), sum(duration_ms) FROM in_minutes WHERE outcome = 'succeeded'
         GROUP BY since, job_type, duration_bucket
     ) AS alike
-    JOIN unnest(CAST(:types AS text[]), CAST(:limits AS float8[])) AS limits (job_type, ms) USING (job_type)
+    JOIN unnest(CAST(%(types)s AS text[]), CAST(%(limits)s AS float8[])) AS limits (job_type, ms)
+        USING (job_type)
     WHERE alike.ms > limits.ms * runs
     GROUP BY job_type
 )
@@ -124,11 +130,11 @@ FROM (
     FROM in_minutes GROUP BY job_type
 ) AS parts LEFT JOIN slow USING (job_type)
 GROUP BY job_type
-ORDER BY failed DESC, attempts DESC, job_type LIMIT :most
+ORDER BY failed DESC, attempts DESC, job_type LIMIT %(most)s
 """
 
 
-def ran(ask: Ask, window: Window, usually: Mapping[str, Usual]) -> list[Ran]:
+def ran(connection: Connection, window: Window, usually: Mapping[str, Usual]) -> list[Ran]:
     """Return what ended in ``window`` by type, those with failures first, at most MOST_TYPES."""
     values = {
         "since": window.since,
@@ -138,7 +144,9 @@ def ran(ask: Ask, window: Window, usually: Mapping[str, Usual]) -> list[Ran]:
         "limits": [each.slow_seconds * 1000 for each in usually.values()],
         "most": MOST_TYPES,
     }
-    return [replace(each, usual=usually.get(each.job_type)) for each in ask(Ran, _RAN, values)]
+    return [
+        replace(each, usual=usually.get(each.job_type)) for each in read_all(connection, _RAN, Ran, values)
+    ]
 
 
 # Seconds since the window began.
@@ -147,22 +155,24 @@ WITH {
     _hours(
         "job_type, outcome, minute, runs, duration_max_ms",
         "job_type, slice_minutes, slice_starts, slice_ends, slice_attempts, slice_failed",
-        only="AND job_type = ANY (CAST(:types AS text[]))",
+        only="AND job_type = ANY (CAST(%(types)s AS text[]))",
     )
 }
-SELECT job_type, date_part('epoch', begin_at - :since) AS begin, min(start) AS start, max(till) AS till,
+SELECT job_type, date_part('epoch', begin_at - %(since)s) AS begin, min(start) AS start, max(till) AS till,
     sum(attempts)::bigint AS attempts, sum(failed)::bigint AS failed
 FROM (
-    SELECT job_type, date_bin(:step, since + make_interval(mins => slice.minute), TIMESTAMPTZ '{BEGINNING}')
+    SELECT job_type, date_bin(%(step)s, since + make_interval(mins => slice.minute), TIMESTAMPTZ '{
+    BEGINNING
+}')
             AS begin_at,
-        date_part('epoch', since - :since) + 60 * slice.start AS start,
-        date_part('epoch', since - :since) + 60 * slice.till AS till, slice.attempts, slice.failed
+        date_part('epoch', since - %(since)s) + 60 * slice.start AS start,
+        date_part('epoch', since - %(since)s) + 60 * slice.till AS till, slice.attempts, slice.failed
     FROM in_hours CROSS JOIN LATERAL unnest(slice_minutes, slice_starts, slice_ends, slice_attempts,
         slice_failed) AS slice (minute, start, till, attempts, failed)
     UNION ALL
-    SELECT job_type, date_bin(:step, minute, TIMESTAMPTZ '{BEGINNING}'),
-        60 * ({first_minute("date_part('epoch', minute - :since) / 60")}),
-        date_part('epoch', minute - :since) + 60, runs, CASE WHEN {_IS_BAD} THEN runs ELSE 0 END
+    SELECT job_type, date_bin(%(step)s, minute, TIMESTAMPTZ '{BEGINNING}'),
+        60 * ({first_minute("date_part('epoch', minute - %(since)s) / 60")}),
+        date_part('epoch', minute - %(since)s) + 60, runs, CASE WHEN {_IS_BAD} THEN runs ELSE 0 END
     FROM in_minutes
 ) AS ended
 GROUP BY job_type, begin_at
@@ -181,7 +191,7 @@ class _Ended(NamedTuple):
     failed: int
 
 
-def busy(ask: Ask, window: Window, types: Sequence[str]) -> dict[str, Busy]:
+def busy(connection: Connection, window: Window, types: Sequence[str]) -> dict[str, Busy]:
     """Return when each of ``types`` was busy in ``window``, in seconds since it began."""
     step = slice_length(window)
     values = {
@@ -194,7 +204,7 @@ def busy(ask: Ask, window: Window, types: Sequence[str]) -> dict[str, Busy]:
     length = step.total_seconds()
     stretches: dict[str, list[Stretch]] = {name: [] for name in types}
     failing: dict[str, list[Stretch]] = {name: [] for name in types}
-    for row in ask(_Ended, _BUSY, values) if types else ():
+    for row in read_all(connection, _BUSY, _Ended, values) if types else ():
         stretches[row.job_type].append(Stretch(row.start, row.till, row.attempts, row.failed))
         if row.failed:
             ended = Stretch(row.begin, row.begin + length, row.attempts, row.failed)
@@ -202,27 +212,28 @@ def busy(ask: Ask, window: Window, types: Sequence[str]) -> dict[str, Busy]:
     return {name: Busy(joined(stretches[name], length), joined(failing[name], length)) for name in types}
 
 
-_LAST_BEFORE = last_before("job_runs", "created_at")
+_LAST_BEFORE = last_before("job_runs", "created_at", "%(moment)s")
 
 # With "=" the planner may walk the primary key back; the range, the order and that none of them runs are
 # those of job_runs_listed_by_type.
 _SLOW = """
 SELECT found.*
-FROM unnest(CAST(:types AS text[]), CAST(:limits AS float8[])) WITH ORDINALITY AS t (job_type, seconds, place)
+FROM unnest(CAST(%(types)s AS text[]), CAST(%(limits)s AS float8[])) WITH ORDINALITY
+    AS t (job_type, seconds, place)
 CROSS JOIN LATERAL (
     SELECT newest.id, newest.job_type, newest.started_at, newest.finished_at,
         extract(epoch FROM newest.finished_at - newest.started_at)::float8 AS seconds
     FROM (
         SELECT r.id, r.job_type, r.status, r.started_at, r.finished_at FROM wakeboard.job_runs AS r
-        WHERE r.job_type BETWEEN t.job_type AND t.job_type AND r.id <= CAST(:last AS bigint)
+        WHERE r.job_type BETWEEN t.job_type AND t.job_type AND r.id <= CAST(%(last)s AS bigint)
             AND r.status <> 'running'
         ORDER BY r.job_type DESC, r.id DESC
-        LIMIT :few
+        LIMIT %(few)s
     ) AS newest
-    WHERE newest.status = 'succeeded' AND newest.finished_at >= :since AND newest.finished_at < :until
+    WHERE newest.status = 'succeeded' AND newest.finished_at >= %(since)s AND newest.finished_at < %(until)s
         AND extract(epoch FROM newest.finished_at - newest.started_at) > t.seconds
     ORDER BY newest.finished_at - newest.started_at DESC, newest.id DESC
-    LIMIT :examples
+    LIMIT %(examples)s
 ) AS found
 ORDER BY t.place, found.seconds DESC, found.id DESC
 """
@@ -238,7 +249,7 @@ class SlowRun(NamedTuple):
     seconds: float
 
 
-def slow_runs(ask: Ask, window: Window, slow: Sequence[Ran]) -> list[SlowRun]:
+def slow_runs(connection: Connection, window: Window, slow: Sequence[Ran]) -> list[SlowRun]:
     """Return the slowest runs of each of ``slow``.
 
     At most EXAMPLES of each, found among the FEW newest that had been made when the window ended.
@@ -246,7 +257,7 @@ def slow_runs(ask: Ask, window: Window, slow: Sequence[Ran]) -> list[SlowRun]:
     limits = {each.job_type: each.usual.slow_seconds for each in slow if each.usual}
     if not limits:
         return []
-    last = ask(LastBefore, _LAST_BEFORE, {"moment": window.until})[0].low
+    last = read_all(connection, _LAST_BEFORE, LastBefore, {"moment": window.until})[0].low
     values = {
         "types": list(limits),
         "limits": list(limits.values()),
@@ -256,7 +267,7 @@ def slow_runs(ask: Ask, window: Window, slow: Sequence[Ran]) -> list[SlowRun]:
         "few": FEW,
         "examples": EXAMPLES,
     }
-    return ask(SlowRun, _SLOW, values)
+    return read_all(connection, _SLOW, SlowRun, values)
 
 
 _RUNNING = f"""
@@ -264,7 +275,7 @@ SELECT under_way.job_type, min(under_way.started_at) AS first_at, count(*) AS ru
     count(*) FILTER (WHERE under_way.is_stuck) AS stuck
 FROM (
     SELECT r.job_type, r.started_at, {is_stuck("r")} AS is_stuck FROM wakeboard.job_runs AS r
-    WHERE r.status = 'running' ORDER BY r.job_type, r.locked_until LIMIT :most
+    WHERE r.status = 'running' ORDER BY r.job_type, r.locked_until LIMIT %(most)s
 ) AS under_way
 GROUP BY under_way.job_type
 ORDER BY min(under_way.started_at)
@@ -280,6 +291,6 @@ class Running(NamedTuple):
     stuck: int
 
 
-def running(ask: Ask) -> list[Running]:
+def running(connection: Connection) -> list[Running]:
     """Return what runs now by type, the longest running first."""
-    return ask(Running, _RUNNING, {"most": MOST_TYPES * 10})
+    return read_all(connection, _RUNNING, Running, {"most": MOST_TYPES * 10})

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from wakeboard.reporting.activity_report import Ask, Window
+from wakeboard.database.read import read_all
+from wakeboard.reporting.activity_report import Window
+
+if TYPE_CHECKING:
+    from wakeboard.database.read import Connection
 
 # So many fires are counted; in a night without a worker each of each schedule may be one.
 MANY = 200_000
@@ -49,25 +53,25 @@ FROM (
     (SELECT f.definition_id, f.schedule_name, f.reason, f.scheduled_for, f.until_at
      FROM wakeboard.missed_fires AS f
      WHERE f.definition_id = ANY (ARRAY(SELECT id FROM wakeboard.job_definitions))
-        AND f.scheduled_for >= :since AND f.scheduled_for < :until
+        AND f.scheduled_for >= %(since)s AND f.scheduled_for < %(until)s
      ORDER BY f.definition_id, f.scheduled_for
-     LIMIT :many)
+     LIMIT %(many)s)
     UNION ALL
     (SELECT f.definition_id, f.schedule_name, f.reason, f.scheduled_for, f.until_at
      FROM wakeboard.missed_fires AS f
-     WHERE f.definition_id IS NULL AND f.scheduled_for >= :since AND f.scheduled_for < :until
+     WHERE f.definition_id IS NULL AND f.scheduled_for >= %(since)s AND f.scheduled_for < %(until)s
      ORDER BY f.scheduled_for
-     LIMIT :many)
+     LIMIT %(many)s)
     UNION ALL
     (SELECT f.definition_id, f.schedule_name, f.reason, f.scheduled_for, f.until_at
      FROM wakeboard.missed_fires AS f
-     WHERE f.until_at > :since AND f.scheduled_for < :since
-     LIMIT :many)
+     WHERE f.until_at > %(since)s AND f.scheduled_for < %(since)s
+     LIMIT %(many)s)
 ) AS m
 LEFT JOIN wakeboard.job_definitions AS d ON d.id = m.definition_id
 GROUP BY 1, m.reason
 ORDER BY count(*) DESC, 1, m.reason
-LIMIT :most
+LIMIT %(most)s
 """
 
 
@@ -85,10 +89,10 @@ class _Counted(NamedTuple):
     are_many: bool
 
 
-def missed(ask: Ask, window: Window) -> AllMissed:
+def missed(connection: Connection, window: Window) -> AllMissed:
     """Return by schedule and reason the fires that fell into ``window`` and were not made, most first."""
     values = {"since": window.since, "until": window.until, "many": MANY, "most": MOST_TOLD}
-    rows = ask(_Counted, _MISSED, values)
+    rows = read_all(connection, _MISSED, _Counted, values)
     if not rows:
         return AllMissed(0, 0, False, ())
     worst = [Missed(row.name, row.reason, row.fires, row.is_many, row.first_at, row.last_at) for row in rows]

@@ -8,16 +8,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
 
 from wakeboard.core.time.durations import format_duration
-from wakeboard.reporting.activity_report import Ask, faults, fires, minutes
+from wakeboard.reporting.activity_report import faults, fires, minutes
 from wakeboard.reporting.activity_report import missed as missed_fires
 from wakeboard.reporting.activity_report.acts import Act, acts
 from wakeboard.reporting.activity_report.kinds import Kind, failed_kinds
 from wakeboard.reporting.activity_report.unmanned import Unmanned, unmanned
 from wakeboard.reporting.activity_report.usual import medians
 from wakeboard.reporting.activity_report.words import Numbers, number, plural, verdict
+
+if TYPE_CHECKING:
+    from wakeboard.database.read import Connection
 
 FEW = 5
 REASONS = {
@@ -79,15 +83,19 @@ class Summary:
         return f"{self.strong} {self.rest}"
 
 
-def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
+def summary(connection: Connection, window: Span, zone: tzinfo) -> Summary:
     """Return what is to be told of ``window``, which is over; times in words are of ``zone``."""
-    usually = medians(ask, window.since)
-    ran = minutes.ran(ask, window, usually)
-    kinds, failed = failed_kinds(ask, window)
-    recovered, of_recovered = faults.recovered(ask, window)
-    lost, of_lost = faults.lost(ask, failed)
-    gone = unmanned(ask, window)
-    missed, fired, done = missed_fires.missed(ask, window), fires.fired(ask, window), acts(ask, window)
+    usually = medians(connection, window.since)
+    ran = minutes.ran(connection, window, usually)
+    kinds, failed = failed_kinds(connection, window)
+    recovered, of_recovered = faults.recovered(connection, window)
+    lost, of_lost = faults.lost(connection, failed)
+    gone = unmanned(connection, window)
+    missed, fired, done = (
+        missed_fires.missed(connection, window),
+        fires.fired(connection, window),
+        acts(connection, window),
+    )
     numbers = Numbers(
         attempts=sum(each.attempts for each in ran),
         types=len(ran),
@@ -118,13 +126,13 @@ def summary(ask: Ask, window: Span, zone: tzinfo) -> Summary:
         _section("missed", "Fires missed", map(_missed, missed.worst), page, count=missed.lines),
         _section("late", "Started late", map(_late, fired.latest), page),
         _section("overlapping", "Overlapping", map(_beside, fired.most_beside), page),
-        _section("slow", "Slower than usual", _slow(ask, window, slow), page),
+        _section("slow", "Slower than usual", _slow(connection, window, slow), page),
         _section("lost", "Stuck and taken over", map(_lost, lost), page, count=of_lost),
         _section("ran", "What ran", [_ran(each) for each in ran], page),
         _section("acts", "Who did what", [_act(act, zone, window) for act in done], page),
     )
     good, strong, rest = verdict(numbers, is_over=True)
-    stuck = sum(each.stuck for each in minutes.running(ask))
+    stuck = sum(each.stuck for each in minutes.running(connection))
     return Summary(numbers, good, strong, rest, stuck, tuple(each for each in sections if each.lines))
 
 
@@ -175,8 +183,8 @@ def _beside(each: fires.Fired) -> Line:
     return Line(text, f"/runs/{each.beside_run_id}")
 
 
-def _slow(ask: Ask, window: Span, slow: Sequence[minutes.Ran]) -> list[Line]:
-    slowest = {run.job_type: run for run in reversed(minutes.slow_runs(ask, window, slow[:FEW]))}
+def _slow(connection: Connection, window: Span, slow: Sequence[minutes.Ran]) -> list[Line]:
+    slowest = {run.job_type: run for run in reversed(minutes.slow_runs(connection, window, slow[:FEW]))}
     return [_slow_line(each, slowest.get(each.job_type)) for each in slow]
 
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from wakeboard.reporting.activity_report import Ask
+from wakeboard.database.read import read_all
 from wakeboard.reporting.hourly_rollups import hour_of
+
+if TYPE_CHECKING:
+    from wakeboard.database.read import Connection
 
 # How far back a median is taken from.
 BEFORE = timedelta(days=7)
@@ -48,26 +51,27 @@ WHERE minute >= other.since AND minute < other.until AND outcome = 'succeeded'
 )
 _USUAL = f"""
 WITH asked AS MATERIALIZED (
-    SELECT greatest(hour, :since) AS since, least(hour + interval '1 hour', :until) AS until,
+    SELECT greatest(hour, %(since)s) AS since, least(hour + interval '1 hour', %(until)s) AS until,
         EXISTS (
             SELECT FROM wakeboard.statistics_hours AS known WHERE known.hour = each.hour
                 AND known.summed_at IS NOT NULL
-                AND each.hour >= :since AND each.hour + interval '1 hour' <= :until
+                AND each.hour >= %(since)s AND each.hour + interval '1 hour' <= %(until)s
         ) AS is_summed
-    FROM generate_series({hour_of(":since")}, :until - interval '1 microsecond', '1 hour') AS each (hour)
+    FROM generate_series({hour_of("%(since)s")}, %(until)s - interval '1 microsecond', '1 hour')
+        AS each (hour)
 ), in_hours AS (
     SELECT told.* FROM asked CROSS JOIN LATERAL (
         SELECT job_type, duration_buckets, duration_runs, duration_bucket_ms
         FROM wakeboard.statistics_hours_of_types AS summed
-        WHERE summed.hour = asked.since AND summed.hour >= :since AND summed.hour < :until
+        WHERE summed.hour = asked.since AND summed.hour >= %(since)s AND summed.hour < %(until)s
     ) AS told
     WHERE asked.is_summed
-    ORDER BY asked.since DESC LIMIT :most_hours
+    ORDER BY asked.since DESC LIMIT %(most_hours)s
 ), in_minutes AS (
     -- Hour by hour from the newest on until there are enough: to be sorted, all would have to be read first.
     SELECT told.* FROM (SELECT * FROM asked WHERE NOT is_summed ORDER BY since DESC) AS other
     CROSS JOIN LATERAL ({_MINUTES}) AS told
-    LIMIT :most_minutes
+    LIMIT %(most_minutes)s
 )
 SELECT job_type, duration_bucket, sum(runs)::bigint AS runs, sum(duration_ms) AS ms
 FROM (
@@ -99,7 +103,7 @@ def usual_until(since: datetime) -> datetime:
     return since.replace(minute=0, second=0, microsecond=0)
 
 
-def medians(ask: Ask, since: datetime) -> dict[str, Usual]:
+def medians(connection: Connection, since: datetime) -> dict[str, Usual]:
     """Return by type what was usual in the BEFORE days before a window; types of fewer runs are left out.
 
     The median is the mean of the half power of two that it lies in.
@@ -112,7 +116,7 @@ def medians(ask: Ask, since: datetime) -> dict[str, Usual]:
         "most_minutes": MOST_MINUTES,
     }
     by_type: dict[str, list[_Bucket]] = {}
-    for bucket in ask(_Bucket, _USUAL, values):
+    for bucket in read_all(connection, _USUAL, _Bucket, values):
         by_type.setdefault(bucket.job_type, []).append(bucket)
     return {
         name: Usual(total, _median(buckets, total))
