@@ -302,7 +302,7 @@ def _every(window: Window, most: int | None, *, apart: bool) -> Statement:
 def _newest_attempts(window: Window) -> Subquery:
     """Select the newest CAP failed attempts of ``window``, from the index of failures alone."""
     return (
-        select(_code.label("code"), attempts.job_type, attempts.error_group, attempts.finished_at)
+        select(attempts.error_group, _code.label("code"), attempts.job_type, attempts.finished_at)
         .where(*_in_window(window))
         .order_by(attempts.finished_at.desc())
         .limit(literal(CAP, literal_execute=True))
@@ -311,8 +311,8 @@ def _newest_attempts(window: Window) -> Subquery:
 
 
 def _group_of(rows: FromClause) -> tuple[Column, ...]:
-    """Return the columns that tell groups apart."""
-    return rows.c.code, rows.c.job_type, rows.c.error_group
+    """Return the columns that tell groups apart: the number first, for numbers are quickly compared."""
+    return rows.c.error_group, rows.c.code, rows.c.job_type
 
 
 def _step(moment: Column, window: Window) -> Column:

@@ -330,8 +330,7 @@ FROM (
     FROM (
         SELECT job_type, bucket, sum(runs)::bigint AS runs
         FROM (
-            SELECT job_type, each.bucket, each.runs
-            FROM in_hours CROSS JOIN LATERAL unnest(duration_buckets, duration_runs) AS each (bucket, runs)
+            SELECT job_type, unnest(duration_buckets) AS bucket, unnest(duration_runs) AS runs FROM in_hours
             UNION ALL
             SELECT job_type, duration_bucket, good FROM in_minutes WHERE good > 0
         ) AS told

@@ -105,8 +105,7 @@ WITH {
 }, slow AS (
     SELECT job_type, sum(runs) AS slow
     FROM (
-        SELECT job_type, bucket.runs, bucket.ms
-        FROM in_hours CROSS JOIN LATERAL unnest(duration_runs, duration_bucket_ms) AS bucket (runs, ms)
+        SELECT job_type, unnest(duration_runs) AS runs, unnest(duration_bucket_ms) AS ms FROM in_hours
         UNION ALL
         SELECT job_type, sum(runs), sum(duration_ms) FROM in_minutes WHERE outcome = 'succeeded'
         GROUP BY since, job_type, duration_bucket
@@ -167,8 +166,11 @@ FROM (
             AS begin_at,
         date_part('epoch', since - %(since)s) + 60 * slice.start AS start,
         date_part('epoch', since - %(since)s) + 60 * slice.till AS till, slice.attempts, slice.failed
-    FROM in_hours CROSS JOIN LATERAL unnest(slice_minutes, slice_starts, slice_ends, slice_attempts,
-        slice_failed) AS slice (minute, start, till, attempts, failed)
+    FROM (
+        SELECT job_type, since, unnest(slice_minutes) AS minute, unnest(slice_starts) AS start,
+            unnest(slice_ends) AS till, unnest(slice_attempts) AS attempts, unnest(slice_failed) AS failed
+        FROM in_hours
+    ) AS slice
     UNION ALL
     SELECT job_type, date_bin(%(step)s, minute, TIMESTAMPTZ '{BEGINNING}'),
         60 * ({first_minute("date_part('epoch', minute - %(since)s) / 60")}),

@@ -49,6 +49,7 @@ WHERE minute >= other.since AND minute < other.until AND outcome = 'succeeded'
 """.strip()
     for table in ("statistics_rollups", "statistics_deltas")
 )
+# Arrays of one length are unnested side by side: a function in FROM is set up anew for each row.
 _USUAL = f"""
 WITH asked AS MATERIALIZED (
     SELECT greatest(hour, %(since)s) AS since, least(hour + interval '1 hour', %(until)s) AS until,
@@ -75,9 +76,9 @@ WITH asked AS MATERIALIZED (
 )
 SELECT job_type, duration_bucket, sum(runs)::bigint AS runs, sum(duration_ms) AS ms
 FROM (
-    SELECT job_type, bucket.* FROM in_hours
-    CROSS JOIN LATERAL unnest(duration_buckets, duration_runs, duration_bucket_ms)
-        AS bucket (duration_bucket, runs, duration_ms)
+    SELECT job_type, unnest(duration_buckets) AS duration_bucket, unnest(duration_runs) AS runs,
+        unnest(duration_bucket_ms) AS duration_ms
+    FROM in_hours
     UNION ALL
     SELECT job_type, duration_bucket, runs, duration_ms FROM in_minutes
 ) AS before
