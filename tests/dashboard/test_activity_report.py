@@ -14,7 +14,6 @@ import pytest
 from flask import Flask
 from flask.testing import FlaskClient
 from markupsafe import escape
-from sqlalchemy import text
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN, assert_shown_as_text
@@ -42,7 +41,7 @@ from wakeboard.reporting.activity_report.usual import Baseline
 from wakeboard.reporting.hourly_rollups import sum_next
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.queries import errors
-from wakeboard_dashboard.queries.nights import failures as night_failures
+from wakeboard_dashboard.queries import night as night_queries
 from wakeboard_dashboard.text import night as words
 from wakeboard_dashboard.text.formats import anchor
 from wakeboard_dashboard.views.night import BOUNDS
@@ -667,7 +666,7 @@ def test_of_each_failure_the_runs_of_the_window_are_told_that_fail_with_it_now(
 def test_of_many_failures_the_new_ones_are_shown_first_and_the_others_counted(
     client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(night_failures, "MOST_SHOWN", 2)
+    monkeypatch.setattr(night_queries, "MOST_SHOWN", 2)
     run = a_run(connection)
     for code, attempts, first in (
         ("often", 3, "-9 days"),
@@ -709,14 +708,10 @@ def test_a_window_is_told_the_same_by_its_hours_and_by_its_minutes(
 
     def told() -> list[Any]:
         with app.extensions["wakeboard_database"].primary.connect() as session:
-
-            def ask(sql: str, values: Any) -> Any:
-                return session.execute(text(sql), dict(values)).mappings().all()
-
             return [
                 (
-                    [replace(each, seconds=round(each.seconds, 6)) for each in ran(ask, window, usual)],
-                    rounded(busy(ask, window, ["mail", "report", "sync"])),
+                    [replace(each, seconds=round(each.seconds, 6)) for each in ran(session, window, usual)],
+                    rounded(busy(session, window, ["mail", "report", "sync"])),
                 )
                 for window in windows
             ]
@@ -840,7 +835,8 @@ def test_a_lane_has_a_bounded_number_of_bars_inside_of_the_drawing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hours", "minutes"), [(0.1, 1), (1.5, 1), (12, 10), (14, 10), (24, 15), (41, 30), (72, 60), (200, 1440)]
+    ("hours", "minutes"),
+    [(0.1, 1), (1.5, 1), (2, 5), (6, 5), (12, 10), (14, 10), (24, 15), (41, 30), (72, 60), (200, 1440)],
 )
 def test_slices_part_an_hour_evenly_and_are_no_more_than_can_be_drawn(hours: float, minutes: int) -> None:
     since = moment("2026-11-20T18:07")
@@ -931,11 +927,7 @@ def test_the_page_of_a_night_never_reads_a_whole_table(
     assert client.get("/night?since=14h").status_code == 200
     now = datetime.now(UTC)
     with app.extensions["wakeboard_database"].primary.connect() as asking:
-        summary(
-            lambda sql, values: [*asking.execute(text(sql), dict(values)).mappings()],
-            TimeWindow(now - timedelta(hours=14), now),
-            UTC,
-        )
+        summary(asking, TimeWindow(now - timedelta(hours=14), now), UTC)
     big = ("job_runs", "job_attempts", "statistics_rollups", "missed_fires", "audit_log")
     looked_at = [(sql, values) for sql, values in asked if any(table in sql for table in big)]
     assert len(looked_at) >= 20

@@ -11,11 +11,12 @@ from random import Random
 
 import pytest
 from flask import Flask
+from sqlalchemy import Connection as Session
 from sqlalchemy import text
 
 from tests.conftest import Connection
 from tests.support.factories import a_definition, a_later_success, a_run, an_attempt
-from wakeboard.reporting.activity_report import Ask, TimeWindow, faults, fires
+from wakeboard.reporting.activity_report import TimeWindow, faults, fires
 from wakeboard.reporting.activity_report.faults import FailedRunStates, FailingRuns
 from wakeboard.reporting.activity_report.fires import LATE, ScheduleFires
 
@@ -25,11 +26,11 @@ DAY = 24 * 60
 
 
 @contextmanager
-def looking(app: Flask) -> Iterator[tuple[Ask, datetime]]:
-    """Yield how to ask in one transaction, and its clock, which stands still."""
+def looking(app: Flask) -> Iterator[tuple[Session, datetime]]:
+    """Yield a transaction, and its clock, which stands still."""
     with app.extensions["wakeboard_database"].primary.connect() as connection:
         now = connection.execute(text("SELECT now()")).scalar_one()
-        yield lambda sql, values: [*connection.execute(text(sql), dict(values)).mappings()], now
+        yield connection, now
 
 
 def spans(now: datetime) -> list[TimeWindow]:
@@ -111,9 +112,9 @@ def test_fires_are_judged_as_by_a_walk_over_all_of_them(
     app: Flask, connection: Connection, seed: int
 ) -> None:
     made, names = random_fires(connection, Random(seed), (8, 60, 30, 20))
-    with looking(app) as (ask, now):
+    with looking(app) as (session, now):
         for window in spans(now):
-            found, told = fires.fired(ask, window), walked(made, names, window, now)
+            found, told = fires.fired(session, window), walked(made, names, window, now)
             assert found.schedules == told
             assert found.late == sum(one.late for one in told)
             assert found.beside == sum(one.beside for one in told)
@@ -164,12 +165,12 @@ def test_what_became_of_failures_is_as_by_a_walk_over_the_newest_of_them(
     for run in chance.sample(sorted(standing), 5):
         connection.execute("DELETE FROM wakeboard.job_runs WHERE id = %s", (run,))
         standing[run] = (None, None)
-    with looking(app) as (ask, now):
+    with looking(app) as (session, now):
         for window in (*spans(now), TimeWindow(now - timedelta(days=2), now)):
             newest = sorted(each for each in failed if window.since <= each[0] < window.until)[-cap:]
             within = {run for _, run, *_ in newest}
             stands = Counter(standing[run][0] for run in within)
-            found = faults.failed(ask, window, [7])
+            found = faults.failed(session, window, [7])
             assert found.fates == FailedRunStates(
                 len(within), stands["succeeded"], stands["failed"] + stands["queued"], stands["dead"],
                 stands["cancelled"], stands[None],
@@ -187,12 +188,12 @@ def test_what_became_of_failures_is_as_by_a_walk_over_the_newest_of_them(
             tries = Counter(run for _, run, *_ in failed)
             first = {run: at for at, run, *_ in sorted(failed, reverse=True)}
             well = {run for run in tries if is_well(standing[run], window)}
-            recovered, of_all = faults.recovered(ask, window)
+            recovered, of_all = faults.recovered(session, window)
             assert of_all == min(len(well), cap)
-            told = {row["id"]: (row["failures"], row["first_failed_at"]) for row in recovered}
+            told = {run.id: (run.failures, run.first_failed_at) for run in recovered}
             assert told.items() <= {run: (tries[run], first[run]) for run in well}.items()
             assert len(told) == min(of_all, faults.MOST_SHOWN)
-            in_order = [row["failures"] for row in recovered]
+            in_order = [run.failures for run in recovered]
             assert in_order == sorted(in_order, reverse=True)
 
 

@@ -9,7 +9,7 @@ from flask import Flask
 
 from tests.conftest import Connection
 from tests.support.factories import insert
-from wakeboard_dashboard.queries import last_actions
+from wakeboard_dashboard.queries import audit
 from wakeboard_dashboard.web.connection import reading
 
 
@@ -21,7 +21,7 @@ def act(connection: Connection, name: str, action: str, actor: str, **columns: A
 
 def who(app: Flask, names: list[str], actions: list[str]) -> dict[tuple[str, str], str]:
     with app.test_request_context("/"):
-        found = last_actions.latest(reading(), "schedule", names, actions)
+        found = audit.last_actions(reading(), "schedule", names, actions)
         return {key: str(row["actor"]) for key, row in found.items()}
 
 
@@ -54,9 +54,9 @@ def test_the_last_one_who_asked_is_told_of_one_verb_and_of_several(app: Flask) -
 def test_what_was_asked_long_before_other_things_is_forgotten(
     app: Flask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(last_actions, "NEWEST", 3)
+    monkeypatch.setattr(audit, "NEWEST_OF_ONE", 3)
     assert who(app, ["nightly", "hourly"], ["schedule.pause"]) == {("hourly", "schedule.pause"): "dora"}
-    monkeypatch.setattr(last_actions, "NEWEST", 4)
+    monkeypatch.setattr(audit, "NEWEST_OF_ONE", 4)
     assert who(app, ["nightly"], ["schedule.pause"]) == {("nightly", "schedule.pause"): "bert"}
 
 
@@ -70,9 +70,9 @@ def test_of_one_verb_only_the_row_that_says_it_is_read(connection: Connection) -
         "names": ["nightly"],
         "kind": "schedule",
         "actions": ["schedule.pause"],
-        "newest": last_actions.NEWEST,
+        "newest": audit.NEWEST_OF_ONE,
     }
-    statement = str(last_actions._LATEST_OF_ONE)
+    statement = str(audit._LAST_OF_ONE)
     for name in values:
         statement = statement.replace(f":{name}", f"%({name})s")
     plan = connection.execute(f"EXPLAIN (ANALYZE, TIMING OFF) {statement}".encode(), values).fetchall()

@@ -13,7 +13,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import assert_fragments_match
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_run, a_worker, from_now, insert
-from wakeboard_dashboard.queries.long_running import is_overlong, limit_seconds
+from wakeboard_dashboard.queries.attention import is_overlong, limit_seconds
 from wakeboard_dashboard.queries.types import TypePace
 
 NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)

@@ -12,7 +12,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_run, a_worker, an_attempt, from_now, insert
-from wakeboard_dashboard.queries.one_worker import ENDS
+from wakeboard_dashboard.queries.workers import ENDS
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/"
@@ -43,9 +43,9 @@ def test_a_worker_has_a_page_of_what_it_runs_and_how_that_ends(
 def test_an_old_failure_of_a_retried_run_is_among_its_last_ends(
     client: FlaskClient, connection: Connection, monkeypatch: Any
 ) -> None:
-    from wakeboard_dashboard.queries import one_worker
+    from wakeboard_dashboard.queries import workers
 
-    monkeypatch.setattr(one_worker, "NEWEST", 3)
+    monkeypatch.setattr(workers, "NEWEST", 3)
     a_worker(connection, "w-7")
     run = a_run(connection)
     for _ in range(5):

@@ -15,21 +15,20 @@ from tests.dashboard.test_activity_report import HOSTILE, a_full_night, failure,
 from tests.dashboard.test_alerts import JSON, told
 from tests.support.factories import a_run, age, from_now, insert, rows
 from tests.support.receivers import Mailbox, Receiver, mailbox, receiver
-from wakeboard.alerts import report
-from wakeboard.reporting.activity_report import Row, TimeWindow
+from wakeboard.reporting.activity_report import TimeWindow
 from wakeboard.reporting.activity_report.summary import FEW, Summary, summary
 
 __all__ = ["mailbox", "receiver", "told"]
 
 
-def rule(connection: Connection) -> Row:
+def rule(connection: Connection) -> dict[str, Any]:
     return rows(connection, "alert_rules", "name = 'morning_report'")[0]
 
 
 def summed(connection: Connection, body: dict[str, Any]) -> Summary:
     """Return what a report says of the window of ``body``, asked as workers ask."""
     window = TimeWindow(*(datetime.fromisoformat(body[name]) for name in ("since", "until")))
-    return summary(lambda sql, values: report._asked(connection, sql, values), window, UTC)
+    return summary(connection, window, UTC)
 
 
 def a_night_that_is_over(client: FlaskClient, connection: Connection) -> tuple[dict[str, Any], Summary]:

@@ -16,7 +16,6 @@ from tests.dashboard.conftest import SAME_ORIGIN
 from tests.support.dashboard_apps import an_app, overhear
 from tests.support.factories import a_type
 from wakeboard.accounts import users
-from wakeboard.alerts import report
 from wakeboard.core.states import Role
 from wakeboard.reporting import hourly_rollups, statistics
 from wakeboard.reporting.activity_report.usual import Baseline, medians
@@ -128,7 +127,7 @@ def test_an_hour_to_which_something_came_late_is_told_with_it(database: str, pas
 
 def usual(connection: Connection, since: datetime) -> dict[str, Baseline]:
     """Return the medians before ``since``, asked as workers ask."""
-    return medians(lambda sql, values: report._asked(connection, sql, values), since)
+    return medians(connection, since)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "Asia/Kathmandu"])

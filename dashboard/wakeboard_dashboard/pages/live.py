@@ -25,7 +25,9 @@ from wakeboard_dashboard.web.connection import as_of, writing
 from wakeboard_dashboard.web.scopes import Scope, declare
 
 FRAGMENTS = "/_fragments"
+# What a template is filled with, and the body of a twin.
 Context = Mapping[str, Any]
+Json = dict[str, object]
 Query = Callable[..., Context]
 # A fragment is a template that takes the page's context, or a template with a query of its own.
 Fragment = str | tuple[str, Query]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import Connection, RowMapping, case, func, select
 
 from wakeboard.database.tables import alert_messages, alert_rules, installation
-from wakeboard_dashboard.queries.fixed import fixed
+from wakeboard_dashboard.queries.statements import fixed
 
 MESSAGES = 50
 
@@ -74,7 +72,7 @@ def latest_messages(connection: Connection) -> list[RowMapping]:
     return list(connection.execute(found).mappings().all())
 
 
-def switch(connection: Connection) -> dict[str, Any]:
+def switch(connection: Connection) -> dict[str, object]:
     """Return pinged_at and ping_error of the installation."""
     row = connection.execute(
         select(installation.c.pinged_at, installation.c.ping_error)

@@ -1,13 +1,15 @@
-"""What the page of the audit log asks: who did what to which thing, newest first; what there is to choose.
+"""What the pages ask of the audit log: who did what to which thing, newest first, and who did so last; what
+there is to choose.
 
 Which rows match is ``wakeboard.reporting.filters.audit``'s to say.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, RowMapping, bindparam, func, select, text
 
 from wakeboard.database.tables import audit_log
 from wakeboard.reporting.filters.audit import search
@@ -22,6 +24,7 @@ MOST_NEW = 100
 RECENT = 5000
 MOST_ACTORS = 200
 MOST_TARGETS = 50
+MOST_OF_ONE = 20
 
 columns = audit_log.c
 _NEWEST = select(func.coalesce(func.max(columns.id), 0))
@@ -93,6 +96,20 @@ def newcomers(
     return int(connection.execute(select(func.count()).select_from(capped.subquery())).scalar_one())
 
 
+_OF_ONE = (
+    select(audit_log)
+    .where(columns.target_type == bindparam("kind"), columns.target_id == bindparam("name"))
+    .order_by(columns.id.desc())
+    .limit(bindparam("most"))
+)
+
+
+def of_one(connection: Connection, kind: str, name: str, *, most: int = MOST_OF_ONE) -> list[RowMapping]:
+    """Return what was done to the thing ``name`` of a kind ('type', 'worker'), newest first."""
+    values = {"kind": kind, "name": name, "most": most}
+    return list(connection.execute(_OF_ONE, values).mappings().all())
+
+
 def newest(connection: Connection) -> int:
     """Return the id of the newest row, 0 when there is none."""
     return int(connection.execute(_NEWEST).scalar_one())
@@ -120,3 +137,48 @@ def targets(connection: Connection) -> list[str]:
 
 def _search(filters: Filters, now: datetime, start: Start | None, *, sees_secrets: bool) -> Search:
     return search(filters, now, start=start, hidden=None if sees_secrets else SECRET_SAID)
+
+
+# Of one thing, the newest rows are looked at.
+NEWEST_OF_ONE = 200
+
+# The ranges of one value and the order leave the planner one way: audit_log_by_target.
+_ASKED = """
+    FROM (
+        SELECT r.action, r.actor, r.at, r.reason, r.id, r.result, r.after, r.target_type, r.target_id
+        FROM wakeboard.audit_log AS r
+        WHERE r.target_type BETWEEN :kind AND :kind AND r.target_id BETWEEN w.name AND w.name
+        ORDER BY r.target_type DESC, r.target_id DESC, r.id DESC LIMIT :newest
+    ) AS newest CROSS JOIN LATERAL (
+        SELECT CASE WHEN action = 'schedule.edit' AND after ->> 'enabled' = 'false' THEN 'schedule.pause'
+            ELSE action END AS verb
+    ) AS worded
+    WHERE verb = ANY(CAST(:actions AS text[])) AND result IN ('done', 'asked')
+"""
+_LAST_OF_EACH = text(f"""
+SELECT w.name, asked.* FROM unnest(CAST(:names AS text[])) AS w (name)
+CROSS JOIN LATERAL (
+    SELECT DISTINCT ON (verb) verb, actor, at, reason {_ASKED} ORDER BY verb, id DESC
+) AS asked
+""")
+# Of one verb the newest row is all there is to find: in the order in which rows come no other is read.
+_LAST_OF_ONE = text(f"""
+SELECT w.name, asked.* FROM unnest(CAST(:names AS text[])) AS w (name)
+CROSS JOIN LATERAL (
+    SELECT verb, actor, at, reason {_ASKED} ORDER BY target_type DESC, target_id DESC, id DESC LIMIT 1
+) AS asked
+""")
+
+
+def last_actions(
+    connection: Connection, kind: str, names: Sequence[str], actions: Sequence[str]
+) -> Mapping[tuple[str, str], RowMapping]:
+    """Return by (name, action) who did ``actions`` last to the things ``names`` of a kind: actor, at, reason.
+
+    An edit that switches a schedule off counts as its pause.
+    """
+    if not names:
+        return {}
+    values = {"names": list(names), "kind": kind, "actions": list(actions), "newest": NEWEST_OF_ONE}
+    statement = _LAST_OF_ONE if len(actions) == 1 else _LAST_OF_EACH
+    return {(row["name"], row["verb"]): row for row in connection.execute(statement, values).mappings()}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import Boolean, Connection, RowMapping, literal_column, select
 
 from wakeboard.database.tables import effects, job_runs
 from wakeboard.queue import effect_store
 from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
+from wakeboard_dashboard.queries.statements import Statement
 
 runs = job_runs.c
 IS_UNCONFIRMED = literal_column(effect_store.is_unconfirmed(str(effects)), Boolean())
@@ -22,7 +21,7 @@ def page(connection: Connection, filters: Filters) -> Rows:
     is gone) job_type and run_status.
     """
     columns = effects.c
-    statement: Any = (
+    statement: Statement = (
         select(
             columns.id,
             columns.scope,

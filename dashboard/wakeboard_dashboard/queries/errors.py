@@ -2,8 +2,8 @@
 
 A failure without a group was written by a version that knew none; code and type stand for it.
 
-How they are counted is said in ``tallies``: of attempts the newest CAP, of runs the newest RUNS_CAP
-that fail: as many as lists of runs count.
+Each is read from an index alone, newest first: of attempts the newest CAP, of runs the newest RUNS_CAP that
+are failed, and as many that are dead: as many as lists of runs count.
 """
 
 from __future__ import annotations
@@ -11,17 +11,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import Any
 
-from sqlalchemy import BigInteger, Connection, Row, RowMapping, bindparam, func, literal, select, text
-from sqlalchemy.types import ARRAY, DateTime, Text
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    ColumnElement,
+    Connection,
+    DateTime,
+    FromClause,
+    Integer,
+    RowMapping,
+    Subquery,
+    Text,
+    and_,
+    bindparam,
+    case,
+    cast,
+    false,
+    func,
+    literal,
+    literal_column,
+    select,
+    text,
+    true,
+)
+from sqlalchemy.dialects.postgresql import aggregate_order_by
 
-from wakeboard.core.states import FAILING, FAILURES, sql_list
-from wakeboard.database.tables import job_attempts, workers
+from wakeboard.core.states import FAILING, FAILURES, Status, sql_list
+from wakeboard.database.tables import error_groups, job_attempts, job_runs, workers
 from wakeboard.reporting.activity_report import TimeWindow
 from wakeboard.reporting.activity_report.faults import UNKNOWN
-from wakeboard_dashboard.queries import error_counts
 from wakeboard_dashboard.queries.groups import ErrorGroupRow, by_number
+from wakeboard_dashboard.queries.statements import Column, Statement
 
 CAP, RUNS_CAP = 20_000, 10_000
 BUCKETS = 24
@@ -31,7 +52,7 @@ NEWEST = 20
 # Templates of messages of which all changes.
 NOTHING_SAID = ("", "<value>", "<n>", "<id>")
 
-attempts = job_attempts.c
+attempts, runs = job_attempts.c, job_runs.c
 _failed = attempts.outcome.in_([literal(outcome.value, literal_execute=True) for outcome in FAILURES])
 _code = func.coalesce(attempts.error_code, literal(UNKNOWN, literal_execute=True))
 
@@ -114,27 +135,106 @@ class FailureGroups:
 def tried(connection: Connection, window: FailureWindow) -> FailureGroups:
     """Return the groups of the most failed attempts of any code and type, without steps and what fails now.
 
-    They are MOST_GROUPS, and those with as many attempts as the last of them.
+    They are MOST_GROUPS, and those with as many attempts as the last of them: of these the runs that fail say
+    which comes first.
     """
-    values = {"since": window.since, "until": window.until, "most": MOST_GROUPS}
-    rows = connection.execute(error_counts.most_tried(cap=CAP, by_number=True), values).all()
-    if any(row.code is None for row in rows):
-        rows = connection.execute(error_counts.most_tried(cap=CAP, by_number=False), values).all()
+    newest = _newest_attempts(window)
+    counted = (
+        select(
+            *_group_of(newest),
+            func.count().label("tried"),
+            func.min(newest.c.finished_at).label("first_at"),
+            func.max(newest.c.finished_at).label("last_at"),
+        )
+        .group_by(*_group_of(newest))
+        .subquery("counted")
+    )
+    ranked = select(
+        counted,
+        (func.sum(counted.c.tried).over() >= CAP).label("is_cut"),
+        func.rank().over(order_by=counted.c.tried.desc()).label("rank"),
+    ).subquery("ranked")
+    statement = select(ranked).where(ranked.c.rank <= MOST_GROUPS).order_by(ranked.c.rank)
+    rows = connection.execute(statement).all()
     groups = [
-        Group(code, job_type, number, None, count, first_at=first_at, last_at=last_at)
-        for code, job_type, number, count, first_at, last_at, _ in rows
+        Group(
+            row.code,
+            row.job_type,
+            row.error_group,
+            count=row.tried,
+            first_at=row.first_at,
+            last_at=row.last_at,
+        )
+        for row in rows
     ]
     return FailureGroups(groups, is_cut=rows[0].is_cut) if rows else FailureGroups()
 
 
 def steps_of(connection: Connection, window: FailureWindow, found: Sequence[Group]) -> list[Sequence[int]]:
     """Return the buckets of each group that ``tried`` found."""
-    statement = error_counts.steps_of(cap=CAP, by_number=_all_have_numbers(found))
-    values = {"since": window.since, "until": window.until, "starts": window.starts, **_asked(found)}
-    buckets: list[Sequence[int]] = [NO_STEPS] * len(found)
-    for place, steps, counts in connection.execute(statement, values) if found else ():
-        buckets[place - 1] = _buckets(steps, counts)
-    return buckets
+    if not found:
+        return []
+    newest = _newest_attempts(window)
+    asked = (
+        func.unnest(
+            literal([group.code for group in found], ARRAY(Text)),
+            literal([group.job_type for group in found], ARRAY(Text)),
+            literal([group.number for group in found], ARRAY(BigInteger)),
+        )
+        .table_valued("code", "job_type", "number", with_ordinality="place", name="asked")
+        .render_derived()
+    )
+    counted = (
+        select(
+            asked.c.place,
+            _step(newest.c.finished_at, window).label("step"),
+            func.count().label("tried"),
+        )
+        .select_from(newest)
+        .join(
+            asked,
+            and_(
+                asked.c.code == newest.c.code,
+                asked.c.job_type == newest.c.job_type,
+                asked.c.number.is_not_distinct_from(newest.c.error_group),
+            ),
+        )
+        .group_by("place", "step")
+    )
+    buckets = [[0] * BUCKETS for _ in found]
+    for row in connection.execute(counted):
+        buckets[row.place - 1][row.step - 1] = row.tried
+    return [*buckets]
+
+
+def every(
+    connection: Connection, window: FailureWindow, *, most: int | None = MOST_GROUPS, apart: bool = True
+) -> FailureGroups:
+    """Return the groups, at most ``most`` that are muted and as many others; ``apart``: see FailureGroups.
+
+    Without what is kept of them and without examples: there may be thousands.
+    """
+    rows = connection.execute(_every(window, most, apart=apart)).all()
+    if not rows:
+        return FailureGroups()
+    groups: dict[bool, list[Group]] = {False: [], True: []}
+    for row in rows:
+        group = Group(
+            row.code,
+            row.job_type,
+            row.error_group,
+            count=row.tried,
+            failed=row.failed,
+            dead=row.dead,
+            first_at=row.first_at,
+            last_at=row.last_at,
+            buckets=_buckets(row.steps, row.counts),
+        )
+        groups[row.is_muted].append(group)
+    first = rows[0]
+    return FailureGroups(
+        groups[False], groups[True], first.heard, first.numbers, first.is_cut, first.are_runs_cut
+    )
 
 
 def _buckets(steps: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
@@ -145,59 +245,132 @@ def _buckets(steps: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
     return tuple(buckets[1:])
 
 
-def _asked(found: Sequence[Group]) -> dict[str, Any]:
-    return {
-        "codes": [group.code for group in found],
-        "job_types": [group.job_type for group in found],
-        "numbers": [group.number for group in found],
-    }
-
-
-def _all_have_numbers(found: Sequence[Group]) -> bool:
-    return all(group.number is not None for group in found)
-
-
-def every(
-    connection: Connection, window: FailureWindow, *, most: int | None = MOST_GROUPS, apart: bool = True
-) -> FailureGroups:
-    """Return the groups, at most ``most`` that are muted and as many others; ``apart``: see FailureGroups.
-
-    Without what is kept of them and without examples: there may be thousands.
-    """
-    rows = _counted(connection, window, most, apart, by_number=True)
-    # Failures of versions that knew no groups, and of groups that retention has removed.
-    if rows and rows[0].is_nameless:
-        rows = _counted(connection, window, most, apart, by_number=False)
-    if not rows:
-        return FailureGroups()
-    of_heard, first = sum(not row.is_muted for row in rows), rows[0]
-    found = [_group(row) for row in rows]
-    heard, muted = found[:of_heard], found[of_heard:]
-    return FailureGroups(heard, muted, first.heard, first.numbers, first.is_cut, first.are_runs_cut)
-
-
-def _counted(
-    connection: Connection, window: FailureWindow, most: int | None, apart: bool, *, by_number: bool
-) -> Sequence[Row[Any]]:
-    statement = error_counts.statement(
-        cap=CAP,
-        runs_cap=RUNS_CAP,
-        code=window.code is not None,
-        unknown=window.code == UNKNOWN,
-        job_type=window.job_type is not None,
-        apart=apart,
-        all_of_them=most is None,
-        by_number=by_number,
+def _every(window: FailureWindow, most: int | None, *, apart: bool) -> Statement:
+    """Count failures by group: attempts of the window by step, and runs that fail now."""
+    counted = _attempts_by_step(window).union_all(*_failing_by_group(window)).subquery("counted")
+    sums = (
+        select(
+            *_group_of(counted),
+            func.sum(counted.c.tried).label("tried"),
+            func.sum(counted.c.failed).label("failed"),
+            func.sum(counted.c.dead).label("dead"),
+            func.min(counted.c.first_at).label("first_at"),
+            func.max(counted.c.last_at).label("last_at"),
+            # Ordered arrays are built group by group: the planner thinks that the others need more memory
+            # than there is.
+            func.array_agg(aggregate_order_by(counted.c.step, counted.c.step)).label("steps"),
+            func.array_agg(aggregate_order_by(counted.c.tried, counted.c.step)).label("counts"),
+        )
+        .group_by(*_group_of(counted))
+        .subquery("sums")
     )
-    values = {"since": window.since, "until": window.until, "starts": window.starts, "most": most}
-    return connection.execute(statement, values | {"code": window.code, "job_type": window.job_type}).all()
+    muted = select(error_groups.c.id).where(error_groups.c.muted_until > func.now())
+    is_muted = func.coalesce(sums.c.error_group.in_(muted), false()) if apart else false()
+    groups = select(sums, is_muted.label("is_muted")).cte("groups")
+    number = groups.c.error_group
+    fails = (func.sum(groups.c.failed), func.sum(groups.c.dead))
+    # The failing runs of a code are read in one go, others state by state.
+    of_most = func.greatest(*fails) if window.code is None else fails[0] + fails[1]
+    whole = select(
+        (func.sum(groups.c.tried) >= CAP).label("is_cut"),
+        (of_most >= RUNS_CAP).label("are_runs_cut"),
+        func.count().filter(~groups.c.is_muted).label("heard"),
+        cast(func.array_agg(number).filter(number.is_not(None)), Text).label("numbers"),
+    ).subquery("whole")
+    worst_first = (
+        groups.c.tried.desc(),
+        (groups.c.dead + groups.c.failed).desc(),
+        groups.c.code.collate("C"),
+        groups.c.job_type.collate("C"),
+        number,
+    )
+    rank = func.row_number().over(partition_by=groups.c.is_muted, order_by=worst_first)
+    ranked = select(groups, rank.label("rank")).subquery("ranked")
+    statement = (
+        select(
+            *(column for column in ranked.c if column.name != "rank"),
+            whole.c.is_cut,
+            whole.c.are_runs_cut,
+            whole.c.heard,
+            case((ranked.c.rank == 1, whole.c.numbers)).label("numbers"),
+        )
+        .join_from(ranked, whole, true())
+        .order_by(ranked.c.is_muted, ranked.c.rank)
+    )
+    return statement if most is None else statement.where(ranked.c.rank <= most)
 
 
-def _group(row: Sequence[Any]) -> Group:
-    """Return what is counted of one group."""
-    code, job_type, number, count, failed, dead, first_at, last_at, places, counts, *_ = row
-    buckets = _buckets(places, counts)
-    return Group(code, job_type, number, None, count, failed, dead, first_at, last_at, buckets=buckets)
+def _newest_attempts(window: FailureWindow) -> Subquery:
+    """Select the newest CAP failed attempts of ``window``, from the index of failures alone."""
+    return (
+        select(attempts.error_group, _code.label("code"), attempts.job_type, attempts.finished_at)
+        .where(*_in_window(window))
+        .order_by(attempts.finished_at.desc())
+        .limit(literal(CAP, literal_execute=True))
+        .subquery("tried")
+    )
+
+
+def _group_of(rows: FromClause) -> tuple[Column, ...]:
+    """Return the columns that tell groups apart: the number first, for numbers are quickly compared."""
+    return rows.c.error_group, rows.c.code, rows.c.job_type
+
+
+def _step(moment: Column, window: FailureWindow) -> Column:
+    """Return in which of the BUCKETS of ``window`` a moment lies, counted from 1."""
+    return func.width_bucket(moment, literal(window.starts, ARRAY(DateTime(timezone=True))))
+
+
+def _attempts_by_step(window: FailureWindow) -> Statement:
+    """Count the newest failed attempts by group and step."""
+    newest = _newest_attempts(window)
+    return select(
+        *_group_of(newest),
+        _step(newest.c.finished_at, window).label("step"),
+        # Sums of integers are no decimals.
+        func.count().cast(Integer).label("tried"),
+        func.min(newest.c.finished_at).label("first_at"),
+        func.max(newest.c.finished_at).label("last_at"),
+        literal_column("0").label("failed"),
+        literal_column("0").label("dead"),
+    ).group_by(*_group_of(newest), "step")
+
+
+def _failing_by_group(window: FailureWindow) -> list[Statement]:
+    """Count the newest RUNS_CAP runs that fail now by group, of each state or of one code: in step 0."""
+    of_type = [] if window.job_type is None else [runs.job_type == window.job_type]
+    fails = runs.status.in_([literal(status.value, literal_execute=True) for status in FAILING])
+    columns = (runs.error_code.label("code"), runs.job_type, runs.error_group, runs.status)
+    if window.code is not None:
+        # The index by code has both states in one order.
+        of_code = select(*columns).where(fails, runs.error_code == window.code, *of_type)
+        return [_failing(of_code.order_by(runs.id.desc()))]
+    # A range, and an order that only an index by state has: others lead past runs that do not fail. One end
+    # tells the two states apart. Hidden from the planner it stands for a third of what fails: enough to read
+    # on in order until the cap, where a small number, guessed right or wrong, would have it collect them all
+    # first.
+    failed, dead = (
+        select(literal(status.value, literal_execute=True)).scalar_subquery()
+        for status in (Status.FAILED, Status.DEAD)
+    )
+    return [
+        _failing(select(*columns).where(fails, end, *of_type).order_by(runs.status.desc(), runs.id.desc()))
+        for end in (runs.status >= failed, runs.status <= dead)
+    ]
+
+
+def _failing(newest_first: Statement) -> Statement:
+    newest = newest_first.limit(literal(RUNS_CAP, literal_execute=True)).subquery("failing")
+    of_state = func.count().filter
+    return select(
+        *_group_of(newest),
+        literal_column("0"),
+        literal_column("0"),
+        literal_column("NULL::timestamptz"),
+        literal_column("NULL::timestamptz"),
+        of_state(newest.c.status == Status.FAILED.value).cast(Integer),
+        of_state(newest.c.status == Status.DEAD.value).cast(Integer),
+    ).group_by(*_group_of(newest))
 
 
 def with_kept(connection: Connection, found: Sequence[Group]) -> list[Group]:
@@ -211,10 +384,10 @@ def kept_of(connection: Connection, found: Sequence[Group]) -> dict[int, ErrorGr
     return by_number(connection, {group.number for group in found if group.number is not None})
 
 
-def _in_window(window: FailureWindow) -> list[Any]:
+def _in_window(window: FailureWindow) -> list[ColumnElement[bool]]:
     """Return the conditions of the window's failures; all attempts of a group are failures."""
     which = _failed if window.number is None else attempts.error_group == window.number
-    conditions: list[Any] = [which, attempts.finished_at >= window.since, attempts.finished_at < window.until]
+    conditions = [which, attempts.finished_at >= window.since, attempts.finished_at < window.until]
     if window.code is not None:
         conditions.append(
             _code == window.code if window.code == UNKNOWN else attempts.error_code == window.code
@@ -254,7 +427,12 @@ ORDER BY g.place
 
 def messages_of(connection: Connection, found: Sequence[Group]) -> Sequence[str | None]:
     """Return the message of the newest failure of each group."""
-    values = _asked(found) | {"moments": [group.last_at for group in found]}
+    values = {
+        "codes": [group.code for group in found],
+        "job_types": [group.job_type for group in found],
+        "numbers": [group.number for group in found],
+        "moments": [group.last_at for group in found],
+    }
     return connection.execute(_EXAMPLES, values).scalars().all() if found else []
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from sqlalchemy import ARRAY, BigInteger, Connection, RowMapping, any_, bindparam, func, select, text
 
@@ -278,7 +277,7 @@ def is_kept(connection: Connection, run_id: int | None) -> bool:
 
 def acts(connection: Connection, fingerprint: str) -> Sequence[RowMapping]:
     """Return who muted and unmuted the group, newest first, at most MOST_ACTS."""
-    columns: list[Any] = [audit_log.c[name] for name in ("id", "at", "actor", "action", "reason", "result")]
+    columns = [audit_log.c[name] for name in ("id", "at", "actor", "action", "reason", "result")]
     statement = (
         select(*columns, audit_log.c.after)
         .where(audit_log.c.target_type == "error", audit_log.c.target_id == fingerprint)

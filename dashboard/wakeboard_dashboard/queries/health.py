@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from sqlalchemy import Connection, func, select, text, union_all
 
@@ -11,6 +10,7 @@ from wakeboard.core.states import FAILURES, Status, sql_list
 from wakeboard.database.tables import job_types, statistics_deltas, statistics_rollups
 from wakeboard.reporting.hourly_rollups import hour_of
 from wakeboard_dashboard.queries import types
+from wakeboard_dashboard.queries.statements import Column
 
 # Types that programs name in their rows, but no worker ever registered, are few of them or none: see
 # ``types.MOST_UNKNOWN``. So a producer with a name for each run makes no series for each.
@@ -57,7 +57,7 @@ FROM wakeboard.job_runs AS r WHERE r.status = '{Status.RUNNING.value}'
 """
 
 
-def _ago(seconds: float) -> Any:
+def _ago(seconds: float) -> Column:
     return func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
 

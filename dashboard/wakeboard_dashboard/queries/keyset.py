@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, RowMapping, Select, literal, tuple_
+from sqlalchemy import BigInteger, Connection, RowMapping, literal, tuple_
 
 from wakeboard.reporting.filters.values import LARGEST_ID
 from wakeboard_dashboard.queries.filters import Cursor, Filters, read_cursor
+from wakeboard_dashboard.queries.statements import Column, Statement
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,19 +20,19 @@ class Rows:
     older: str | None = None
     newer: str | None = None
 
-    def twin(self, item: Callable[[RowMapping], Mapping[str, Any]] = dict) -> dict[str, Any]:
+    def twin(self, item: Callable[[RowMapping], Mapping[str, object]] = dict) -> dict[str, object]:
         """Return the list's JSON body without ``as_of``: ``{"items", "next"}``, each row through ``item``."""
         return {"items": [item(row) for row in self.items], "next": self.older}
 
 
 def keyset_page(
     connection: Connection,
-    statement: Select[Any],
-    keys: Sequence[ColumnElement[Any]],
+    statement: Statement,
+    keys: Sequence[Column],
     filters: Filters,
     *,
     ascending: bool = False,
-    first: Sequence[ColumnElement[Any]] = (),
+    first: Sequence[Column] = (),
 ) -> Rows:
     """Return the page of ``statement`` that ``filters`` (cursor, limit) asks for.
 
@@ -58,12 +58,12 @@ def keyset_page(
     return Rows(items, older, newer)
 
 
-def _value(value: Any, key: ColumnElement[Any]) -> ColumnElement[Any]:
+def _value(value: object, key: Column) -> Column:
     """Return a cursor's ``value`` for ``key``; a number may be larger than the key's own type holds."""
     return literal(value, BigInteger() if isinstance(value, int) else key.type)
 
 
-def _cursor(direction: str, rows: list[RowMapping], keys: Sequence[ColumnElement[Any]]) -> str | None:
+def _cursor(direction: str, rows: list[RowMapping], keys: Sequence[Column]) -> str | None:
     """Return the cursor from the one row in ``rows``; None when the page is empty."""
     if not rows:
         return None

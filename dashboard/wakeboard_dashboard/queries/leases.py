@@ -1,20 +1,27 @@
-"""What the page of leases asks: which runs run, who holds them, until when, and what came too late."""
+"""What the page of leases asks: which runs run, who holds them, until when, and what came too late.
+
+All runs that run are counted by one walk over the leases. Under load thousands of runs are claimed, and as
+many entries of the index are of runs that have just ended: a walk for each number would be most of what a
+page asks.
+"""
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import (
     ARRAY,
+    BigInteger,
+    Boolean,
     Connection,
     Double,
     Integer,
     RowMapping,
+    and_,
     any_,
     bindparam,
     func,
     literal,
     literal_column,
+    not_,
     select,
     text,
 )
@@ -23,8 +30,53 @@ from sqlalchemy.dialects.postgresql import TIMESTAMP
 from wakeboard.core import leases
 from wakeboard.core.states import Status
 from wakeboard.database.tables import job_attempts, job_runs, job_types, workers
+from wakeboard.reporting import worker_states
+from wakeboard.reporting.filters.search import IS_RUNNING
 from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
+from wakeboard_dashboard.queries.statements import Column, Statement
+
+_HAS_ENDED, _IS_SILENT, _IS_STUCK, _IS_FINISHING = (
+    literal_column(of(str(job_runs)), Boolean())
+    for of in (leases.is_ended, leases.is_silent, leases.is_stuck, worker_states.is_finishing)
+)
+# Whether a run may run far longer than usual is asked of these alone.
+LONG_MINUTES = 10
+_IS_LONG = job_runs.c.started_at < func.now() - text(f"interval '{LONG_MINUTES} minutes'")
+IS_LEASE_ENDED = and_(IS_RUNNING, _HAS_ENDED)
+IS_SILENT = and_(IS_RUNNING, _IS_SILENT)
+IS_STUCK = and_(IS_RUNNING, _IS_STUCK)
+
+
+def select_lease_counts(cap: int) -> Statement:
+    """Select one row: how many runs are running, stuck, silent, finishing and long, each ``cap`` at most.
+
+    Those that are stuck run too, and the silent ones are stuck ones whose leases still last: until these end
+    no other worker takes them. The finishing ones are not stuck: their workers drain or stop. The long ones,
+    of all, run for over LONG_MINUTES.
+    """
+    counted = (
+        select(
+            func.count().label("running"),
+            func.count().filter(_HAS_ENDED).label("ended"),
+            func.count().filter(not_(_HAS_ENDED), _IS_SILENT).label("silent"),
+            func.count().filter(not_(_HAS_ENDED), _IS_FINISHING).label("finishing"),
+            func.count().filter(_IS_LONG).label("long"),
+        )
+        .where(IS_RUNNING)
+        .subquery("leased")
+        .c
+    )
+    numbers = {
+        "running": counted.running,
+        "stuck": counted.ended + counted.silent,
+        "silent": counted.silent,
+        "finishing": counted.finishing,
+        "long": counted.long,
+    }
+    columns: list[Column] = [func.least(n, cap, type_=BigInteger).label(name) for name, n in numbers.items()]
+    return select(*columns)
+
 
 MOST_REFUSED = 50
 # The count stops there: after a long outage nobody needs it exact.
@@ -58,7 +110,7 @@ def page(connection: Connection, filters: Filters) -> Rows:
 
     Rows carry id, job_type, attempts, lease_epoch, started_at, and how the lease stands: see ``standing``.
     """
-    statement: Any = (
+    statement: Statement = (
         select(_r.c.id, _r.c.job_type, _r.c.attempts, _r.c.lease_epoch, _r.c.started_at, *_standing)
         .select_from(_held)
         .where(_is_running)

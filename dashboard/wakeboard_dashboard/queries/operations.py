@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from sqlalchemy import Connection, RowMapping, and_, exists, select
 
 from wakeboard.database.tables import job_runs, operation_runs, operations, workers
 from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.queries.overview import ALIVE
+from wakeboard_dashboard.queries.statements import Statement
 
 columns = operations.c
 moved = operation_runs.c
@@ -44,7 +43,7 @@ def runs_of(connection: Connection, operation_id: int, filters: Filters) -> Rows
     Rows carry run_id, result, why, outcome, watched_run_id, handled_at, and of the run (NULL where it is
     gone) status and job_type.
     """
-    statement: Any = (
+    statement: Statement = (
         select(
             moved.run_id,
             moved.result,

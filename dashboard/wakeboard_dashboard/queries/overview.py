@@ -1,17 +1,16 @@
 """What the overview asks: how things are, what needs a person, what comes next.
 
-Nothing here counts a big table: counts stop at CAP. What ended is the business of ``queries.ended``.
+Nothing here counts a big table: counts stop at CAP. What ended is the business of ``queries.throughput``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from sqlalchemy import (
     Boolean,
     Connection,
-    Select,
+    RowMapping,
     and_,
     func,
     literal,
@@ -34,14 +33,14 @@ from wakeboard.database.tables import (
 from wakeboard.reporting import worker_states
 from wakeboard.reporting.broken_schedules import IS_BROKEN
 from wakeboard_dashboard.queries.effects import IS_UNCONFIRMED
-from wakeboard_dashboard.queries.fixed import fixed
-from wakeboard_dashboard.queries.running import standing
+from wakeboard_dashboard.queries.leases import select_lease_counts
 from wakeboard_dashboard.queries.schedules import MISSED_LATELY
+from wakeboard_dashboard.queries.statements import Column, Statement, fixed
 from wakeboard_dashboard.text.verdict import CAP, Counts
 
 GROUPS = 20
 FIRES = 8
-# What ``queries.troubles`` counts by type, the worst first; and what it counts in passing.
+# What ``queries.attention.troubles`` counts by type, the worst first; and what it counts in passing.
 BY_TYPE = ("stuck", "dead", "failed")
 IN_PASSING = ("running", "silent", "finishing", "long")
 
@@ -74,7 +73,7 @@ ORDER BY run_at LIMIT 1
 """
 
 
-def _capped(statement: Select[Any]) -> Any:
+def _capped(statement: Statement) -> Column:
     """Return a scalar subquery that counts the rows of ``statement``, at most CAP + 1."""
     return select(func.count()).select_from(statement.limit(CAP + 1).subquery()).scalar_subquery()
 
@@ -82,7 +81,7 @@ def _capped(statement: Select[Any]) -> Any:
 def counts(connection: Connection, known: Mapping[str, int] | None = None) -> Counts:
     """Return the numbers of the overview's tiles.
 
-    ``known``: what ``queries.troubles`` has just counted, which need not be counted again.
+    ``known``: what ``queries.attention.troubles`` has just counted, which need not be counted again.
     """
     row = connection.exec_driver_sql(_COUNTS if known is None else _OTHERS).one()
     oldest = connection.exec_driver_sql(OLDEST_DUE).one_or_none()
@@ -91,7 +90,7 @@ def counts(connection: Connection, known: Mapping[str, int] | None = None) -> Co
     return Counts(**found, oldest_due_at=oldest_due_at, oldest_is_retry=is_retry)
 
 
-def _newest(status: Status) -> Select[Any]:
+def _newest(status: Status) -> Statement:
     """Select runs in ``status``, newest first, so that only an index by status gives the order.
 
     With a plain equality and a LIMIT the planner expects to meet matches everywhere and walks the table or
@@ -104,8 +103,8 @@ def _newest(status: Status) -> Select[Any]:
     return select(runs.status, runs.id).where(within).order_by(runs.status.desc(), runs.id.desc())
 
 
-def _counts(*, left_out: Sequence[str] = ()) -> Select[Any]:
-    held = standing(CAP + 1).subquery("standing")
+def _counts(*, left_out: Sequence[str] = ()) -> Statement:
+    held = select_lease_counts(CAP + 1).subquery("standing")
     here = _here().subquery("here")
     missed = select(missed_fires.c.definition_id).where(MISSED_LATELY)
     scheduled = and_(job_definitions.c.enabled, job_definitions.c.schedule.is_not(None))
@@ -126,7 +125,7 @@ def _counts(*, left_out: Sequence[str] = ()) -> Select[Any]:
     return select(*(query.label(name) for name, query in numbers.items() if name not in left_out))
 
 
-def _here() -> Select[Any]:
+def _here() -> Statement:
     """Select one row about the workers that are heard: how many there are, which take work, since when."""
     here = workers.c
     told_at = func.least(here.drain_requested_at, here.stop_requested_at, here.stopping_at)
@@ -166,11 +165,11 @@ _NEXT_FIRES = fixed(
 )
 
 
-def pauses(connection: Connection) -> list[Any]:
+def pauses(connection: Connection) -> list[RowMapping]:
     """Return the pauses of job types: how many it holds, up to NAMED names, since when, by whom, why."""
     return list(connection.exec_driver_sql(_PAUSED).mappings())
 
 
-def next_fires(connection: Connection) -> list[Any]:
+def next_fires(connection: Connection) -> list[RowMapping]:
     """Return the next fires of enabled schedules, soonest first: name, job_type, next_fire_at, error."""
     return list(connection.exec_driver_sql(_NEXT_FIRES).mappings())

@@ -9,11 +9,9 @@ from typing import Any
 from sqlalchemy import (
     BindParameter,
     Boolean,
-    ColumnElement,
     CompoundSelect,
     Connection,
     RowMapping,
-    Select,
     Text,
     bindparam,
     case,
@@ -26,7 +24,6 @@ from sqlalchemy import (
 
 from wakeboard.core import parent_run
 from wakeboard.database.tables import (
-    audit_log,
     effects,
     job_attempts,
     job_definitions,
@@ -36,8 +33,9 @@ from wakeboard.database.tables import (
     workers,
 )
 from wakeboard.queue import effect_store
-from wakeboard_dashboard.queries.running import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
+from wakeboard_dashboard.queries.leases import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
 from wakeboard_dashboard.queries.runs import MOST_ATTEMPTS
+from wakeboard_dashboard.queries.statements import Column, Statement
 
 MOST_SHOWN = 50
 # As the table stores it.
@@ -58,7 +56,7 @@ def one(connection: Connection, run_id: int, *, payload: bool = True) -> RowMapp
     return connection.execute(_WHOLE if payload else _SMALL, {"run_id": run_id}).mappings().one_or_none()
 
 
-def _one(payload: ColumnElement[Any]) -> Select[Any]:
+def _one(payload: Column) -> Statement:
     """Return the statement of ``one``, which tells ``payload`` as the run's own."""
     types, definitions = job_types.c, job_definitions.c
     return (
@@ -114,19 +112,6 @@ def output(connection: Connection, run_id: int, lease_epoch: int) -> str | None:
         run_output.c.run_id == run_id, run_output.c.lease_epoch == lease_epoch
     )
     return connection.execute(statement).scalar_one_or_none()
-
-
-_AUDIT = (
-    select(audit_log)
-    .where(audit_log.c.target_type == "run", audit_log.c.target_id == bindparam("run"))
-    .order_by(audit_log.c.id.desc())
-    .limit(MOST_SHOWN)
-)
-
-
-def audit(connection: Connection, run_id: int) -> list[RowMapping]:
-    """Return what people asked of this run, newest first, at most MOST_SHOWN."""
-    return list(connection.execute(_AUDIT, {"run": str(run_id)}).mappings().all())
 
 
 def attempt(connection: Connection, run_id: int, lease_epoch: int) -> RowMapping | None:
@@ -195,7 +180,7 @@ def _around(has_origin: bool, has_slot: bool) -> CompoundSelect[Any]:
     return union_all(*[select(one.subquery()) for one in asked])
 
 
-def _neighbour(place: str) -> Select[Any]:
+def _neighbour(place: str) -> Statement:
     return select(
         literal(place).label("place"), runs.id, runs.status, runs.job_type, runs.scheduled_for,
         runs.idempotency_key,

@@ -1,4 +1,5 @@
-"""What the list of runs asks: which runs match, how these stand, how many there are, what is new.
+"""What the list of runs asks: which runs match, how these stand, how many there are, what is new; which views
+of it were saved.
 
 Runs are found by their ids first, on an index, and read by their ids afterwards: a live list reads the rows
 it shows and searches nothing. Filters that no index serves look at a window of runs a request, newest first.
@@ -16,10 +17,8 @@ from typing import Any
 from sqlalchemy import (
     ARRAY,
     BigInteger,
-    ColumnElement,
     Connection,
     RowMapping,
-    Select,
     Text,
     all_,
     any_,
@@ -32,14 +31,15 @@ from sqlalchemy import (
 )
 
 from wakeboard.core.text.redaction import SECRET_KEYS
-from wakeboard.database.tables import job_definitions, job_runs, job_types
+from wakeboard.database.tables import job_definitions, job_runs, job_types, saved_views
 from wakeboard.reporting.filters.conditions import HiddenText
 from wakeboard.reporting.filters.search import Search, Start
 from wakeboard.reporting.filters.search import search as filtered
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.queries.filters import Filters, read_cursor
 from wakeboard_dashboard.queries.keyset import Rows, beyond, keyset_page
-from wakeboard_dashboard.queries.running import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
+from wakeboard_dashboard.queries.leases import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
+from wakeboard_dashboard.queries.statements import Column, Statement
 
 CAP = 10_000
 # The pill says "100+ new" past this; nobody needs to know by how much.
@@ -97,7 +97,7 @@ def search(
     start = Start(cursor.keys[0], newer=cursor.direction == "newer") if cursor else None
     hidden = None if sees_payloads else HiddenText(SECRET_INSIDE, SECRET_SAID, _SECRET_FLAG)
 
-    def ids_of(statement: Select[Any]) -> Sequence[Any]:
+    def ids_of(statement: Statement) -> Sequence[Any]:
         return connection.execute(statement).scalars().all()
 
     return filtered(filters, now, ids_of, start=start, hidden=hidden, types=types)
@@ -139,7 +139,7 @@ def shown(
     return list(connection.execute(_SHOWN[payloads], {"ids": list(ids)}).mappings().all())
 
 
-def _payloads(asked: Payloads) -> list[ColumnElement[Any]]:
+def _payloads(asked: Payloads) -> list[Column]:
     """Return the columns that have the payload as ``asked``."""
     if asked != Payloads.SHORT:
         return [runs.payload] if asked == Payloads.WHOLE else []
@@ -149,7 +149,7 @@ def _payloads(asked: Payloads) -> list[ColumnElement[Any]]:
     return [case((is_large, None), (is_long, None), else_=runs.payload).label("payload")]
 
 
-def _shown(payloads: Payloads) -> Select[Any]:
+def _shown(payloads: Payloads) -> Statement:
     columns = [column for column in runs if column.name != "payload"]
     return (
         select(
@@ -204,7 +204,7 @@ def newcomers(connection: Connection, found: Search, ids: Sequence[int], *, full
     return _count(connection, found, statement, MOST_NEW)
 
 
-def _count(connection: Connection, found: Search, statement: Select[Any], most: int) -> int:
+def _count(connection: Connection, found: Search, statement: Statement, most: int) -> int:
     """Count in the order of the list, which is an index's, so that it stops early."""
     newest = statement.order_by(*found.newest_first).limit(most + 1)
     capped = select(func.count()).select_from(newest.subquery())
@@ -214,3 +214,23 @@ def _count(connection: Connection, found: Search, statement: Select[Any], most: 
 def type_names(connection: Connection) -> list[str]:
     """Return the job types that workers have registered, by name."""
     return list(connection.execute(_TYPE_NAMES).scalars().all())
+
+
+MOST_VIEWS = 100
+views = saved_views.c
+_VIEWS_OF_PAGE = (
+    select(views.id, views.name, views.query, views.created_by)
+    .where(views.page == bindparam("page"))
+    .order_by(views.name)
+    .limit(MOST_VIEWS)
+)
+
+
+def saved_views_of(connection: Connection, page: str) -> list[RowMapping]:
+    """Return the views of ``page`` by name, at most MOST_VIEWS: id, name, query, created_by."""
+    return list(connection.execute(_VIEWS_OF_PAGE, {"page": page}).mappings().all())
+
+
+def saved_view(connection: Connection, view_id: int) -> RowMapping | None:
+    """Return the view ``view_id``, None when there is none."""
+    return connection.execute(select(saved_views).where(views.id == view_id)).mappings().one_or_none()

@@ -1,17 +1,18 @@
-"""What the pages of schedules ask: definitions, their latest runs, their missed fires, what people did.
+"""What the pages of schedules ask: definitions, their latest runs and what is odd about these (late,
+overlapping, done twice), their missed fires, what people did.
 
 Nothing here reads cron text: words and next fires are made by the view.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import Any
 
 from sqlalchemy import (
     ARRAY,
     BigInteger,
+    Boolean,
     ColumnElement,
     Connection,
     Interval,
@@ -28,13 +29,83 @@ from sqlalchemy import (
     text,
 )
 
-from wakeboard.database.tables import audit_log, job_definitions, job_runs, job_types, missed_fires
+from wakeboard.database.tables import job_definitions, job_runs, job_types, missed_fires
 from wakeboard.queue.definitions import WAITING
+from wakeboard.reporting.activity_report.fires import LATE, LATE_BY
 from wakeboard.reporting.diagnosis.standstill import standstill
 from wakeboard.reporting.filters.named import removed_schedules_named
 from wakeboard_dashboard.queries.filters import Filters
-from wakeboard_dashboard.queries.fires import LATEST, is_odd, repeated
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
+from wakeboard_dashboard.queries.statements import Column, Statement
+from wakeboard_dashboard.text.oddities import LatestRun, shown_twice
+
+LATEST = 20
+
+# What somebody ran again was done twice; what its own handler enqueued (core.parent_run.maker) is other work.
+_RAN_AGAIN = """(r.status = 'succeeded' AND EXISTS (
+        SELECT FROM wakeboard.job_runs AS g WHERE g.origin_run_id = r.id AND g.status = 'succeeded'
+            AND g.enqueued_by IS DISTINCT FROM 'run:' || r.id
+    ))"""
+# What succeeded although a worker that had lost it came back with success too was done twice as well. Without
+# OFFSET the planner may collect all refused attempts there are instead of looking at those of each run.
+_CAME_BACK = """(r.status = 'succeeded' AND r.attempts > 1 AND EXISTS (
+        SELECT FROM wakeboard.job_attempts AS a
+        WHERE a.run_id = r.id AND a.refused_outcome = 'succeeded' OFFSET 0
+    ))"""
+
+
+def _runs_of(definition: str) -> str:
+    """Return the SQL of the LATEST runs of a definition, newest first.
+
+    With "=" and the order by id alone the planner walks the primary key back from the newest run.
+    """
+    return f"""(
+    SELECT r.* FROM wakeboard.job_runs AS r WHERE r.definition_id BETWEEN {definition} AND {definition}
+    ORDER BY r.definition_id DESC, r.id DESC LIMIT {LATEST}
+) AS r"""
+
+
+_LATEST = text(f"""
+SELECT r.definition_id, r.id, r.status, r.scheduled_for, r.run_at,
+    coalesce(r.finished_at, r.failed_at, r.started_at, r.run_at) AS changed_at,
+    left(r.error_code, 100) AS error_code, {LATE_BY} AS late_by, r.overlapped, {_CAME_BACK} AS came_back,
+    {_RAN_AGAIN} AS ran_again
+FROM unnest(CAST(:ids AS bigint[])) AS d (id) CROSS JOIN LATERAL {_runs_of("d.id")}
+ORDER BY r.id""")
+# The fires of schedules in zones that have clock changes.
+_TIMES = text(f"""
+SELECT d.id, d.timezone, array_agg(r.scheduled_for)
+FROM wakeboard.job_definitions AS d CROSS JOIN LATERAL {_runs_of("d.id")}
+WHERE d.timezone <> 'UTC' AND r.scheduled_for IS NOT NULL
+GROUP BY d.id""")
+_ODD = {
+    "late": f"{LATE_BY} > {LATE.total_seconds()}",
+    "overlapping": "r.overlapped",
+    "twice": f"({_CAME_BACK} OR {_RAN_AGAIN})",
+}
+
+
+def latest_runs(connection: Connection, ids: Sequence[int]) -> Mapping[int, Sequence[LatestRun]]:
+    """Return by definition the LATEST runs of those that have any, oldest first."""
+    found: dict[int, list[LatestRun]] = {}
+    for definition_id, *run in connection.execute(_LATEST, {"ids": list(ids)}) if ids else ():
+        found.setdefault(definition_id, []).append(LatestRun(*run))
+    return found
+
+
+def is_odd(word: str) -> ColumnElement[bool]:
+    """Return the condition that one of the LATEST runs of a definition is ``word``: a key of _ODD.
+
+    What the clocks of a zone show twice only ``repeated`` knows.
+    """
+    runs = _runs_of(str(job_definitions.c.id))
+    return literal_column(f"EXISTS (SELECT FROM {runs} WHERE {_ODD[word]})", Boolean())
+
+
+def repeated(connection: Connection) -> list[int]:
+    """Return the definitions of which two of the LATEST fires have one time on the clocks of their zone."""
+    return [each for each, zone, moments in connection.execute(_TIMES) if shown_twice(moments, zone)]
+
 
 MOST_SHOWN = 50
 MISSED_HOURS = 24
@@ -101,7 +172,7 @@ def page(connection: Connection, filters: Filters) -> Rows:
 
     Each has the columns of job_definitions without payload, is_overdue and standstill.
     """
-    statement: Any = select(*_columns)
+    statement: Statement = select(*_columns)
     if job_type := filters.get("type"):
         statement = statement.where(definitions.job_type == job_type)
     if words := filters.get("q"):
@@ -133,7 +204,7 @@ def one(connection: Connection, name: str) -> RowMapping | None:
     return connection.execute(statement).mappings().one_or_none()
 
 
-def _said_in_code(published: ColumnElement[Any], place: int) -> ColumnElement[Any]:
+def _said_in_code(published: Column, place: int) -> Column:
     """Return what the code said last; what a worker published last is of any release that still runs."""
     remembered = job_types.c.said_in_code
     return case((remembered.is_(None), published), else_=remembered[-1][place].astext)
@@ -193,15 +264,3 @@ def runs_of(connection: Connection, definition_id: int) -> list[RowMapping]:
 def type_names(connection: Connection) -> list[str]:
     """Return the job types that definitions name."""
     return list(connection.execute(_TYPE_NAMES).scalars().all())
-
-
-def audit(connection: Connection, name: str) -> list[RowMapping]:
-    """Return what people did to a definition, newest first, at most LATEST."""
-    rows = audit_log.c
-    statement = (
-        select(audit_log)
-        .where(rows.target_type == "schedule", rows.target_id == name)
-        .order_by(rows.id.desc())
-        .limit(LATEST)
-    )
-    return list(connection.execute(statement).mappings())

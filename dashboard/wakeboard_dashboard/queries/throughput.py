@@ -183,43 +183,37 @@ def _bar(start: datetime, rows: Iterable[Row[Any]]) -> WindowBar:
 
 
 # An hour in which nothing ended has a row without a type.
-_HOURS_OF_TYPES = text("""
+_HOURS_OF_TYPE = text("""
 SELECT known.hour, told.job_type, told.succeeded, told.failed, told.succeeded_max_ms / 1000 AS longest_good,
     told.wait_max_ms / 1000 AS longest_wait, told.duration_buckets, told.duration_runs, told.wait_buckets,
     told.wait_runs
 FROM wakeboard.statistics_hours AS known
 LEFT JOIN wakeboard.statistics_hours_of_types AS told
-    ON told.hour = known.hour AND told.hour >= :first AND told.job_type = ANY (CAST(:types AS text[]))
+    ON told.hour = known.hour AND told.hour >= :first AND told.job_type = :type
 WHERE known.hour = ANY (CAST(:hours AS timestamptz[])) AND known.summed_at IS NOT NULL
 """)
-_MINUTES_OF_TYPES = _by_minutes(
-    "job_type, duration_bucket, wait_bucket",
-    "(job_type, duration_bucket), (job_type, wait_bucket)",
-    "AND job_type = ANY (CAST(:types AS text[]))",
+_MINUTES_OF_TYPE = _by_minutes(
+    "duration_bucket, wait_bucket", "(duration_bucket), (wait_bucket)", "AND job_type = :type"
 )
 
 
-def last_day(connection: Connection, now: datetime, types: Collection[str]) -> dict[str, list[WindowBar]]:
-    """Return the bars of each of ``types`` by the hours of DAY, oldest first, none left out."""
+def last_day(connection: Connection, now: datetime, job_type: str) -> list[WindowBar]:
+    """Return the bars of a type by the hours of DAY, oldest first, none left out."""
     starts = DAY.starts(now)
-    found: dict[tuple[datetime, str | None], WindowBar] = {}
-    summed = set()
-    values = {"hours": starts, "first": starts[0], "types": list(types)}
-    for row in connection.execute(_HOURS_OF_TYPES, values):
-        summed.add(row.hour)
-        if row.job_type is not None:
-            found[row.hour, row.job_type] = _summed_hour(row, {})
-    rows: dict[tuple[datetime, str], list[Row[Any]]] = {}
-    others = [start for start in starts if start not in summed]
-    values = {"starts": others, "length": HOUR, "types": list(types)}
-    for row in connection.execute(_MINUTES_OF_TYPES, values):
-        rows.setdefault((row.start_at, row.job_type), []).append(row)
-    found |= {(start, name): _bar_of_type(start, parts) for (start, name), parts in rows.items()}
-    return {name: [found.get((start, name)) or WindowBar(start) for start in starts] for name in types}
+    found: dict[datetime, WindowBar] = {}
+    for row in connection.execute(_HOURS_OF_TYPE, {"hours": starts, "first": starts[0], "type": job_type}):
+        found[row.hour] = WindowBar(row.hour) if row.job_type is None else _summed_hour(row, {})
+    rows: dict[datetime, list[Row[Any]]] = {}
+    others = [start for start in starts if start not in found]
+    values = {"starts": others, "length": HOUR, "type": job_type}
+    for row in connection.execute(_MINUTES_OF_TYPE, values):
+        rows.setdefault(row.start_at, []).append(row)
+    found |= {start: _bar_of_type(start, parts) for start, parts in rows.items()}
+    return [found.get(start) or WindowBar(start) for start in starts]
 
 
 def _bar_of_type(start: datetime, rows: Sequence[Row[Any]]) -> WindowBar:
-    """Return the bar that the rows of _MINUTES_OF_TYPES for one hour and type make."""
+    """Return the bar that the rows of _MINUTES_OF_TYPE for one hour make."""
     ran = [row for row in rows if row.duration_bucket is not None]
     waited = [row for row in rows if row.wait_bucket is not None]
     return WindowBar(
@@ -233,6 +227,103 @@ def _bar_of_type(start: datetime, rows: Sequence[Row[Any]]) -> WindowBar:
             {row.wait_bucket: row.attempts for row in waited}, max(row.longest_wait for row in waited)
         ),
     )
+
+
+class Hour(NamedTuple):
+    """The attempts of one type that ended in one hour: ``good`` succeeded, ``bad`` failed."""
+
+    start_at: datetime
+    good: int = 0
+    bad: int = 0
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.good + self.bad
+
+
+class Day(NamedTuple):
+    """The attempts of one type that ended in the hours of DAY, and how long the good ones ran."""
+
+    hours: Sequence[Hour]
+    run_times: DurationHistogram
+
+
+_DAYS = text(f"""
+WITH step AS MATERIALIZED (
+    SELECT each.hour, EXISTS (
+        SELECT FROM wakeboard.statistics_hours AS known
+        WHERE known.hour = each.hour AND known.summed_at IS NOT NULL
+    ) AS is_summed
+    FROM unnest(CAST(:starts AS timestamptz[])) AS each (hour)
+), in_hours AS MATERIALIZED (
+    SELECT step.hour, summed.*
+    FROM step CROSS JOIN LATERAL (
+        SELECT job_type, succeeded AS good, failed AS bad, succeeded_max_ms AS longest_ms, duration_buckets,
+            duration_runs
+        FROM wakeboard.statistics_hours_of_types AS told
+        WHERE told.hour = step.hour AND told.hour >= :first AND told.job_type = ANY (CAST(:types AS text[]))
+    ) AS summed
+    WHERE step.is_summed
+), in_minutes AS MATERIALIZED (
+    SELECT step.hour, ended.*
+    FROM step CROSS JOIN LATERAL (
+        SELECT job_type, duration_bucket,
+            coalesce(sum(runs) FILTER (WHERE outcome = 'succeeded'), 0) AS good,
+            coalesce(sum(runs) FILTER (WHERE outcome IN ({sql_list(FAILURES)})), 0) AS bad,
+            coalesce(max(duration_max_ms) FILTER (WHERE outcome = 'succeeded'), 0) AS longest_ms
+        FROM (
+            SELECT job_type, duration_bucket, outcome, runs, duration_max_ms
+            FROM wakeboard.statistics_deltas
+            WHERE minute >= step.hour AND minute < step.hour + interval '1 hour'
+                AND job_type = ANY (CAST(:types AS text[]))
+            UNION ALL
+            SELECT job_type, duration_bucket, outcome, runs, duration_max_ms
+            FROM wakeboard.statistics_rollups
+            WHERE minute >= step.hour AND minute < step.hour + interval '1 hour'
+                AND job_type = ANY (CAST(:types AS text[]))
+        ) AS told
+        GROUP BY job_type, duration_bucket
+    ) AS ended
+    WHERE NOT step.is_summed
+)
+SELECT job_type, counts.hours, counts.good, counts.bad, counts.longest, times.buckets, times.runs
+FROM (
+    SELECT job_type, array_agg(hour) AS hours, array_agg(good) AS good, array_agg(bad) AS bad,
+        max(longest_ms) / 1000 AS longest
+    FROM (
+        SELECT job_type, hour, good, bad, longest_ms FROM in_hours
+        UNION ALL
+        SELECT job_type, hour, sum(good)::bigint, sum(bad)::bigint, max(longest_ms) FROM in_minutes
+        GROUP BY job_type, hour
+    ) AS told
+    GROUP BY job_type
+) AS counts LEFT JOIN (
+    SELECT job_type, array_agg(bucket) AS buckets, array_agg(runs) AS runs
+    FROM (
+        SELECT job_type, bucket, sum(runs)::bigint AS runs
+        FROM (
+            SELECT job_type, unnest(duration_buckets) AS bucket, unnest(duration_runs) AS runs FROM in_hours
+            UNION ALL
+            SELECT job_type, duration_bucket, good FROM in_minutes WHERE good > 0
+        ) AS told
+        GROUP BY job_type, bucket
+    ) AS summed
+    GROUP BY job_type
+) AS times USING (job_type)
+""")
+
+
+def days(connection: Connection, now: datetime, types: Collection[str]) -> dict[str, Day]:
+    """Return how DAY went for each of ``types``, by the hour; PostgreSQL puts the hours together."""
+    starts = DAY.starts(now)
+    found = {}
+    for row in connection.execute(_DAYS, {"starts": starts, "first": starts[0], "types": list(types)}):
+        hours = {hour.start_at: hour for hour in map(Hour, row.hours, row.good, row.bad)}
+        times = DurationHistogram(dict(zip(row.buckets or (), row.runs or (), strict=True)), row.longest)
+        found[row.job_type] = Day([hours.get(start) or Hour(start) for start in starts], times)
+    nothing = Day([Hour(start) for start in starts], DurationHistogram())
+    return {name: found.get(name, nothing) for name in types}
 
 
 _WORKS = text("""

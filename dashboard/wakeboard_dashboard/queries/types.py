@@ -1,4 +1,5 @@
-"""What the page of types asks: policies and decisions, what is under way of each, how long it takes.
+"""What the pages of types ask: policies and decisions, what is under way of each, how long it takes; of one
+type, who runs it, what makes it and how its latest runs and failures went.
 
 Counts stop at CAP and never walk a table: what waits and what runs is counted per type on its own index,
 what is dead and what failed lately among the newest rows of all types.
@@ -9,19 +10,34 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
-from sqlalchemy import Connection, RowMapping, any_, func, or_, select, text
+from sqlalchemy import (
+    Connection,
+    RowMapping,
+    Text,
+    any_,
+    bindparam,
+    func,
+    literal,
+    or_,
+    select,
+    text,
+    union_all,
+)
 
 from wakeboard.core import leases
+from wakeboard.core.rule_types import JOB_TYPE as ALERTS
 from wakeboard.core.states import CLAIMABLE, FAILING, FAILURES, Status, sql_list
-from wakeboard.database.tables import job_types, workers
+from wakeboard.database.tables import job_definitions, job_runs, job_types, workers
+from wakeboard.queue.pause_all import TOGETHER
 from wakeboard.reporting import worker_states
+from wakeboard.reporting.filters.search import IS_RUNNING, running
 from wakeboard.reporting.statistics import merged_histogram
 from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
-from wakeboard_dashboard.queries.overview import ALIVE
-from wakeboard_dashboard.queries.throughput import WindowBar, last_day
+from wakeboard_dashboard.queries.overview import ALIVE, IS_CLAIMING
+from wakeboard_dashboard.queries.statements import Statement
+from wakeboard_dashboard.queries.throughput import Day, Hour, WindowBar, days
 
 CAP = 1000
 # Dead runs and failed attempts are looked for among this many of the newest, whatever their types.
@@ -177,17 +193,17 @@ class TypePace:
     runs: int = 0
     median: float | None = None
     p95: float | None = None
-    bars: Sequence[WindowBar] = ()
+    hours: Sequence[Hour] = ()
 
     @property
     def ended(self) -> int:
         """How many attempts succeeded or failed."""
-        return sum([bar.total for bar in self.bars])
+        return sum([hour.total for hour in self.hours])
 
     @property
     def failed(self) -> int:
         """How many of them failed."""
-        return sum([bar.bad for bar in self.bars])
+        return sum([hour.bad for hour in self.hours])
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,7 +242,7 @@ class TypeNumbers:
 
 def page(connection: Connection, filters: Filters) -> Rows:
     """Return job types by name: the columns of job_types, and most_running, the limit in force."""
-    statement: Any = select(job_types, _most_running.label("most_running"))
+    statement: Statement = select(job_types, _most_running.label("most_running"))
     if wanted := filters.get("state"):
         in_state = {
             "active": types.paused_at.is_(None),
@@ -301,13 +317,18 @@ def _oldest(connection: Connection, names: Sequence[str]) -> dict[str, datetime]
 
 def paces(connection: Connection, now: datetime, names: Collection[str]) -> dict[str, TypePace]:
     """Return how the attempts of each of the types ``names`` went in the last day."""
-    return {name: _pace(bars) for name, bars in last_day(connection, now, names).items()}
+    return {name: _pace(day) for name, day in days(connection, now, names).items()}
 
 
-def _pace(bars: Sequence[WindowBar]) -> TypePace:
+def pace_of(bars: Sequence[WindowBar]) -> TypePace:
+    """Return how the attempts of one type went in the last day, of which ``bars`` tell by the hour."""
     times = merged_histogram([bar.run_times for bar in bars if bar.good])
-    median, p95 = times.at_most_each((0.5, 0.95))
-    return TypePace(times.count, median, p95, bars)
+    return _pace(Day([Hour(bar.start_at, bar.good, bar.bad) for bar in bars], times))
+
+
+def _pace(day: Day) -> TypePace:
+    median, p95 = day.run_times.at_most_each((0.5, 0.95))
+    return TypePace(day.run_times.count, median, p95, day.hours)
 
 
 def _failures(connection: Connection, names: Sequence[str]) -> dict[str, LastFailure]:
@@ -319,3 +340,128 @@ def _failures(connection: Connection, names: Sequence[str]) -> dict[str, LastFai
 def _workers(connection: Connection, names: Sequence[str]) -> dict[str, TypeWorkers]:
     """Return how many live workers run each type that has any."""
     return {row[0]: TypeWorkers(*row[1:]) for row in connection.execute(_WORKERS, {"names": list(names)})}
+
+
+LATEST = 10
+MOST_SHOWN = 50
+
+runs = job_runs.c
+
+# The codes are counted in the index; of the attempts themselves only the last one of each is looked at.
+_FAILURES_BY_CODE = text(f"""
+SELECT counted.error_code, counted.attempts, counted.finished_at, last.run_id
+FROM (
+    SELECT newest.error_code, count(*) AS attempts, max(newest.finished_at) AS finished_at FROM (
+        SELECT a.job_type, a.error_code, a.finished_at FROM wakeboard.job_attempts AS a
+        WHERE a.outcome IN ({sql_list(FAILURES)}) ORDER BY a.finished_at DESC LIMIT :newest
+    ) AS newest
+    WHERE newest.job_type = :name
+    GROUP BY newest.error_code ORDER BY attempts DESC, finished_at DESC LIMIT :most
+) AS counted
+CROSS JOIN LATERAL (
+    SELECT a.run_id FROM wakeboard.job_attempts AS a
+    WHERE a.outcome IN ({sql_list(FAILURES)}) AND a.job_type = :name
+        AND a.error_code IS NOT DISTINCT FROM counted.error_code
+        AND a.finished_at BETWEEN counted.finished_at AND counted.finished_at
+    ORDER BY a.finished_at DESC LIMIT 1
+) AS last
+ORDER BY counted.attempts DESC, counted.finished_at DESC
+""")
+
+
+def workers_of(connection: Connection, name: str) -> list[RowMapping]:
+    """Return the live workers that can run a type, the busiest first, at most MOST_SHOWN.
+
+    ``is_claiming``: it takes new work.
+    """
+    here = workers.c
+    statement = (
+        select(here.id, here.name, here.hostname, here.pid, here.concurrency, here.running, here.seen_at,
+               here.drain_requested_at, here.stop_requested_at, here.stopping_at,
+               IS_CLAIMING.label("is_claiming"))
+        .where(ALIVE, literal(name) == any_(here.job_types))
+        .order_by(here.running.desc(), here.id)
+        .limit(MOST_SHOWN)
+    )  # fmt: skip
+    return list(connection.execute(statement).mappings().all())
+
+
+def schedules_of(connection: Connection, name: str) -> list[RowMapping]:
+    """Return the schedules that make runs of a type, by name, at most MOST_SHOWN."""
+    here = job_definitions.c
+    statement = (
+        select(here.name, here.schedule, here.timezone, here.enabled, here.error, here.next_fire_at)
+        .where(here.job_type == name)
+        .order_by(here.name)
+        .limit(MOST_SHOWN)
+    )
+    return list(connection.execute(statement).mappings().all())
+
+
+def latest_runs(connection: Connection, name: str) -> list[RowMapping]:
+    """Return the LATEST runs of a type, the newest first: what a table of runs shows."""
+    return list(connection.execute(_LATEST, {"name": name}).mappings().all())
+
+
+def _latest() -> Statement:
+    shown = (runs.id, runs.status, runs.attempts, runs.started_at, runs.finished_at, runs.failed_at,
+             runs.run_at, runs.error_code, runs.last_error)  # fmt: skip
+    name = bindparam("name", type_=Text)
+    # The range of one value and the order leave the planner one way: job_runs_listed_by_type.
+    listed = (
+        select(*shown)
+        .where(runs.job_type.between(name, name), ~IS_RUNNING)
+        .order_by(runs.job_type.desc(), runs.id.desc())
+        .limit(LATEST)
+    )
+    each = union_all(listed, running(*shown, where=[runs.job_type == name])).subquery()
+    return select(each).order_by(each.c.id.desc()).limit(LATEST)
+
+
+# Built once: to put it together takes longer than to ask it.
+_LATEST = _latest()
+
+
+def failures_of(connection: Connection, name: str) -> list[RowMapping]:
+    """Return the latest failed attempts of a type among the NEWEST of all types, by code: how many, the last.
+
+    error_code, attempts, finished_at and run_id of the last one; the most frequent first.
+    """
+    given = {"name": name, "newest": NEWEST, "most": LATEST}
+    return list(connection.execute(_FAILURES_BY_CODE, given).mappings().all())
+
+
+_PAUSES = text(f"""
+SELECT t.name, t.paused_at, t.paused_by, t.paused_reason, t.paused_until,
+    coalesce({TOGETHER}, false) AS is_held
+FROM wakeboard.job_types AS t WHERE t.name <> :alerts ORDER BY t.name
+""")
+
+_ANY_HELD = text(
+    f"SELECT EXISTS (SELECT FROM wakeboard.job_types AS t WHERE t.name <> :alerts AND {TOGETHER})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PausedTypes:
+    """The types but for alerts: ``held`` were paused together, ``alone`` by themselves."""
+
+    active: Sequence[RowMapping]
+    held: Sequence[RowMapping]
+    alone: Sequence[RowMapping]
+
+
+def standing(connection: Connection) -> PausedTypes:
+    """Return how all types stand, by name."""
+    rows = connection.execute(_PAUSES, {"alerts": ALERTS}).mappings().all()
+    paused = [row for row in rows if row["paused_at"] is not None]
+    return PausedTypes(
+        [row for row in rows if row["paused_at"] is None],
+        [row for row in paused if row["is_held"]],
+        [row for row in paused if not row["is_held"]],
+    )
+
+
+def any_held(connection: Connection) -> bool:
+    """Return whether some type was paused together with others."""
+    return bool(connection.execute(_ANY_HELD, {"alerts": ALERTS}).scalar_one())

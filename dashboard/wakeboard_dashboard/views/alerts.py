@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, time, timedelta
-from typing import Any
 
 import psycopg
 from flask import Blueprint, abort, current_app, g, request
@@ -19,7 +18,7 @@ from wakeboard.core.text.redaction import redact
 from wakeboard.core.time.durations import parse_duration
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer, alerts
-from wakeboard_dashboard.pages.live import add_page
+from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.pages.verbs import add_verb, body
 from wakeboard_dashboard.queries import alerts as query
 from wakeboard_dashboard.web import params
@@ -54,7 +53,7 @@ MORNING = time(8)
 NOTHING = {"sentence": "", "error": None, "unit": "", "value": 0, "limit": 0}
 
 
-def find() -> dict[str, Any]:
+def find() -> Context:
     """Return the rules, the channels and the last messages."""
     filters = params.from_request()
     rules = query.every_rule(reading())
@@ -94,7 +93,7 @@ def _channels() -> dict[str, str]:
     return dict.fromkeys(described, "configured")
 
 
-def _switch() -> dict[str, Any]:
+def _switch() -> Json:
     """Return how the dead man's switch stands; ``host`` is None when there is none."""
     url = _settings().heartbeat_url
     return {"host": host_of(url) if url else None, **query.switch(reading())}
@@ -111,7 +110,7 @@ def status_of(message: RowMapping) -> tuple[str, str]:
     return ("running", "on its way") if message["tries"] else ("queued", "waiting")
 
 
-def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+def twin(context: Context) -> Json:
     """Return the page's JSON body: rules as items, messages, channels and the switch beside them."""
     items = [
         {**redact({name: rule[name] for name in RULE_COLUMNS}), "status": context["states"][rule["id"]]}
@@ -154,7 +153,7 @@ def seconds_of(text: str, now: datetime) -> float:
     return morning.timestamp() - now.timestamp()
 
 
-def _silence(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, rule_id: int) -> Answer:
+def _silence(connection: psycopg.Connection, actor: Actor, reason: str | None, rule_id: int) -> Answer:
     given = body().get("for", "").strip() or "1h"
     try:
         seconds = seconds_of(given, as_of().astimezone(g.zone))
@@ -163,13 +162,13 @@ def _silence(connection: psycopg.Connection[Any], actor: Actor, reason: str | No
     return alerts.silence(connection, rule_id, seconds, actor, reason)
 
 
-def _edit(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, rule_id: int) -> Answer:
+def _edit(connection: psycopg.Connection, actor: Actor, reason: str | None, rule_id: int) -> Answer:
     beside = ("reason", "next") if request.is_json else ("reason", "next", "by")
     given = {name: text.strip() for name, text in body().items() if name not in beside}
     return alerts.edit(connection, rule_id, given, actor, reason)
 
 
-def _test(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, rule_id: int) -> Answer:
+def _test(connection: psycopg.Connection, actor: Actor, reason: str | None, rule_id: int) -> Answer:
     channel = request.args.get("channel") or body().get("channel") or None
     return test_message.test(connection, _settings(), rule_id, actor, reason, channel=channel)
 
@@ -181,7 +180,7 @@ def _rule(rule_id: int) -> RowMapping:
     return found
 
 
-def _ask_edit(rule_id: int) -> dict[str, Any]:
+def _ask_edit(rule_id: int) -> Context:
     rule = _rule(rule_id)
     kind: RuleType = KINDS[rule["kind"]]
     values = kind.values(rule["settings"])

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
 from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from urllib.parse import quote, urlencode
 
 from flask import Blueprint, Response, abort, current_app, g, redirect, request
@@ -17,7 +16,7 @@ from wakeboard.reporting.filters.audit import FIELDS, RESULTS, SOURCES, UNDONE
 from wakeboard.reporting.filters.search import WINDOW
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.pages.form_errors import mending
-from wakeboard_dashboard.pages.live import FRAGMENTS, add_page, rows_twin
+from wakeboard_dashboard.pages.live import FRAGMENTS, Context, Json, add_page, rows_twin
 from wakeboard_dashboard.queries import audit
 from wakeboard_dashboard.text import targets
 from wakeboard_dashboard.text.changes import changes, hidden, whole
@@ -47,7 +46,7 @@ _SERVED = "wakeboard_audit_served"
 MOST_LINKS = 1000
 
 
-def find() -> dict[str, Any]:
+def find() -> Context:
     """Return the rows of the page, what there is to choose, and the address that says what came after."""
     filters = params.from_request(FIELDS)
     query = filters.query
@@ -83,7 +82,7 @@ def from_form() -> Response:
     abort(redirect(f"{PATH}?{query}" if query else PATH, 303))
 
 
-def _choices() -> dict[str, Any]:
+def _choices() -> Json:
     """Return what the controls offer, each as (value, words); the twin shows none of it."""
     if request.path.endswith((".json", ".csv")):
         return {}
@@ -95,7 +94,7 @@ def _choices() -> dict[str, Any]:
     }
 
 
-def _in_the_log() -> dict[str, Any]:
+def _in_the_log() -> Json:
     """Return the choices that the database has to be asked for."""
     return {
         "who": [(name, name) for name in audit.actors(reading())],
@@ -119,7 +118,7 @@ def _typed(moment: params.Moment | None) -> str:
     return there.strftime("%Y-%m-%dT%H:%M")
 
 
-def find_news() -> dict[str, Any]:
+def find_news() -> Context:
     """Return how many rows came after the newest that the page knew of."""
     arguments = request.args.copy()
     arguments.poplist("cursor")
@@ -157,7 +156,7 @@ class AuditRowWords(NamedTuple):
     log: str
 
 
-def spell(row: Mapping[Any, Any]) -> AuditRowWords:
+def spell(row: RowMapping) -> AuditRowWords:
     """Return what a line says of ``row``."""
     return AuditRowWords(
         word_of(row),
@@ -170,7 +169,7 @@ def spell(row: Mapping[Any, Any]) -> AuditRowWords:
     )
 
 
-def word_of(row: Mapping[Any, Any]) -> str:
+def word_of(row: RowMapping) -> str:
     """Return what was done, in a word or two."""
     action = str(row["action"])
     if action == "schedule.edit" and row["before"] is None and row["after"] and row["result"] == "done":
@@ -178,7 +177,7 @@ def word_of(row: Mapping[Any, Any]) -> str:
     return VERBS[action].label if action in VERBS else WORDS.get(action, action)
 
 
-def _link_of(row: Mapping[Any, Any]) -> str | None:
+def _link_of(row: RowMapping) -> str | None:
     """Return the page of the thing that an audit row is about, None when it has none."""
     served = current_app.extensions.get(_SERVED)
     if served is None:
@@ -188,7 +187,7 @@ def _link_of(row: Mapping[Any, Any]) -> str | None:
     return targets.page_of(row, served)
 
 
-def item(row: RowMapping) -> dict[str, Any]:
+def item(row: RowMapping) -> Json:
     """Return an audit row as the twin gives it, secrets hidden."""
     return hidden(row)
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime
 
 import psycopg
 from flask import Blueprint, abort, g, request
 
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer, EnqueueError, NewRun, manual_enqueue, pause_all
+from wakeboard_dashboard.pages.live import Context
 from wakeboard_dashboard.pages.verbs import add_verb, body
-from wakeboard_dashboard.queries import holding as query
 from wakeboard_dashboard.queries import runs
+from wakeboard_dashboard.queries import types as query
 from wakeboard_dashboard.text import ends
 from wakeboard_dashboard.views.run_verbs import payload_given
 from wakeboard_dashboard.web import params
@@ -26,7 +27,7 @@ FIELDS = ("type", "payload", "in", "at", "key", "priority", "max_attempts")
 PRIORITIES = (("0", "0 (first)"), ("1", "1"), ("2", "2 (usual)"), ("3", "3"), ("4", "4 (last)"))
 
 
-def _enqueue(connection: psycopg.Connection[Any], actor: Actor, reason: str | None) -> Answer:
+def _enqueue(connection: psycopg.Connection, actor: Actor, reason: str | None) -> Answer:
     """Enqueue the run that the request describes."""
     given = {name: text.strip() for name, text in body().items()}
     if request.is_json and "type" not in given:
@@ -50,7 +51,7 @@ def _type(text: str) -> str:
     return text if text in (g.actor.job_types or ()) else text.strip()
 
 
-def _due(text: str) -> Any:
+def _due(text: str) -> datetime | None:
     """Return when the run is due, None for now. Answers 400 for what is neither a duration nor a time."""
     try:
         if text.lower() in ends.NEVER[1:]:
@@ -73,7 +74,7 @@ def _whole(name: str, text: str, low: int, high: int) -> int | None:
         abort(400, f"{name} is “{text[:60]}”; allowed: {low} to {high}. Nothing was enqueued.")
 
 
-def _ask_enqueue() -> dict[str, Any]:
+def _ask_enqueue() -> Context:
     return {
         "types": runs.type_names(reading()) if g.actor.job_types is None else g.actor.job_types,
         "chosen": request.args.get("type", "")[:LONGEST],
@@ -87,7 +88,7 @@ def _made(answer: Answer) -> str:
     return f"/runs/{answer.id}"
 
 
-def _hold(connection: psycopg.Connection[Any], actor: Actor, reason: str | None) -> Answer:
+def _hold(connection: psycopg.Connection, actor: Actor, reason: str | None) -> Answer:
     given = body()
     try:
         end = ends.end_of(given.get("until_at", "") or given.get("until", ""), as_of(), g.zone)
@@ -96,7 +97,7 @@ def _hold(connection: psycopg.Connection[Any], actor: Actor, reason: str | None)
     return pause_all.hold(connection, actor, reason, until=end)
 
 
-def _ask_hold() -> dict[str, Any]:
+def _ask_hold() -> Context:
     return {"standing": query.standing(reading()), "ends": ends.ENDS, "is_hold": True}
 
 
@@ -134,5 +135,5 @@ add_verb(
     says=lambda: "Resume all types that were paused together? Workers start their runs again.",
     back=lambda: "/types",
     fields="types/_hold.html",
-    ask=lambda: _ask_hold() | {"is_hold": False},
+    ask=lambda: {**_ask_hold(), "is_hold": False},
 )

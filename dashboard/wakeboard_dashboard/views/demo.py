@@ -5,17 +5,15 @@ The shop is imported when its page is asked for, so that a dashboard without it 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from time import monotonic
 from types import ModuleType
-from typing import Any
 
 import psycopg
 from flask import Blueprint, abort, current_app
 
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer
-from wakeboard_dashboard.pages.live import add_page
+from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import may_ask_in_passing, reading
@@ -48,13 +46,13 @@ def _must_be_open() -> None:
         abort(404, "This database has no example shop. Start one: wakeboard up --demo.")
 
 
-def find_orders() -> dict[str, Any]:
+def find_orders() -> Context:
     """Return the newest orders, each with the run that is at work on it."""
     _must_be_open()
     return {"orders": shop().orders(reading(), MOST)}
 
 
-def find_mails() -> dict[str, Any]:
+def find_mails() -> Context:
     """Return the newest mails, and how many of them the shop's customers have got twice."""
     _must_be_open()
     mails = shop().mails(reading(), MOST)
@@ -62,13 +60,13 @@ def find_mails() -> dict[str, Any]:
     return {"mails": mails, "twice": len(names) - len(set(names))}
 
 
-def find() -> dict[str, Any]:
+def find() -> Context:
     """Return the buttons; the fragments bring what they show."""
     _must_be_open()
     return {"buttons": {name: label for name, (label, _, _) in BUTTONS.items()}}
 
 
-def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+def twin(context: Context) -> Json:
     """Return ``/demo.json``."""
     return {"orders": find_orders()["orders"], "mails": find_mails()["mails"]}
 
@@ -83,7 +81,7 @@ add_page(
 )
 
 
-def _press(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, button: str) -> Answer:
+def _press(connection: psycopg.Connection, actor: Actor, reason: str | None, button: str) -> Answer:
     page = shop()
     if not page.is_open(connection):
         abort(404, "This database has no example shop. Start one: wakeboard up --demo.")
@@ -102,7 +100,7 @@ add_verb(
 
 
 @blueprint.app_context_processor
-def link() -> dict[str, Any]:
+def link() -> Json:
     """Leave the link to this page out where there is no shop."""
     pages = current_app.config["MORE_PAGES"]
     return {} if _has_shop() else {"more_pages": [(path, label) for path, label in pages if path != PATH]}

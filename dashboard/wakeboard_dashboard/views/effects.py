@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import psycopg
 from flask import Blueprint, abort
 
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer
 from wakeboard.queue.effects import settle
-from wakeboard_dashboard.pages.live import add_page, rows_twin
+from wakeboard_dashboard.pages.live import Context, add_page, rows_twin
 from wakeboard_dashboard.pages.verbs import add_verb, body
 from wakeboard_dashboard.queries import effects
 from wakeboard_dashboard.web import params
@@ -26,7 +24,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def find() -> dict[str, Any]:
+def find() -> Context:
     """Return the unconfirmed effects of the page."""
     filters = params.from_request(FIELDS)
     return {"filters": filters, "rows": effects.page(reading(), filters)}
@@ -43,7 +41,7 @@ add_page(
 )
 
 
-def _settle(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, effect_id: int) -> Answer:
+def _settle(connection: psycopg.Connection, actor: Actor, reason: str | None, effect_id: int) -> Answer:
     """Settle an effect as the request says: ``happened`` is yes or no."""
     happened = body().get("happened", "").strip().lower()
     if happened not in ("yes", "no", "true", "false"):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from flask import Blueprint, abort, g, request
 
 from wakeboard.core.errors.error_groups import read, written
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.pages import failures
-from wakeboard_dashboard.pages.live import add_page
+from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.queries import errors, groups, runs
 from wakeboard_dashboard.queries.errors import FailureWindow
 from wakeboard_dashboard.queries.groups import ErrorGroupRow
@@ -57,7 +56,7 @@ class TrendBar:
         return self.total
 
 
-def find(fingerprint: str) -> dict[str, Any]:
+def find(fingerprint: str) -> Context:
     """Return one group, and a failure of the window in full; the parts of the page ask for themselves."""
     filters, kept = params.from_request(FIELDS), _shown(fingerprint)
     newest = errors.newest(reading(), FailureWindow(*_span(filters), number=kept.id))
@@ -73,7 +72,7 @@ def find(fingerprint: str) -> dict[str, Any]:
     }
 
 
-def find_facts(fingerprint: str) -> dict[str, Any]:
+def find_facts(fingerprint: str) -> Context:
     """Return what the group is and how it stands."""
     filters, kept = params.from_request(FIELDS), _shown(fingerprint)
     return {
@@ -94,7 +93,7 @@ def find_facts(fingerprint: str) -> dict[str, Any]:
     }
 
 
-def find_trend(fingerprint: str) -> dict[str, Any]:
+def find_trend(fingerprint: str) -> Context:
     """Return the failures of the window by hour or day."""
     filters, kept = params.from_request(FIELDS), _shown(fingerprint)
     since, until = _span(filters)
@@ -112,7 +111,7 @@ def find_trend(fingerprint: str) -> dict[str, Any]:
     }
 
 
-def find_runs(fingerprint: str) -> dict[str, Any]:
+def find_runs(fingerprint: str) -> Context:
     """Return the page of runs whose last failure was of this group."""
     filters, kept = params.from_request(FIELDS), _shown(fingerprint)
     wanted = _runs_of(kept, filters)
@@ -128,7 +127,7 @@ def find_runs(fingerprint: str) -> dict[str, Any]:
     }
 
 
-def find_workers(fingerprint: str) -> dict[str, Any]:
+def find_workers(fingerprint: str) -> Context:
     """Return on which workers it failed in the window, and who muted it."""
     filters, kept = params.from_request(FIELDS), _shown(fingerprint)
     workers = groups.by_worker(reading(), kept.id, *_span(filters))
@@ -221,11 +220,11 @@ def capped(count: int, cap: int = groups.RUNS_CAP) -> str:
     return f"{number(count)}{'+' if count >= cap else ''}"
 
 
-def twin(found: Mapping[str, Any]) -> dict[str, Any]:
+def twin(found: Context) -> Json:
     """Return ``/errors/<group>.json``: the group, its trend, workers, runs and newest failures."""
     kept: ErrorGroupRow = found["group"]
     parts = [find(kept.fingerprint) for find in (find_facts, find_trend, find_runs, find_workers)]
-    context = ChainMap(dict(found), *parts)
+    context = ChainMap(dict(found), *map(dict, parts))
     last = context["last"]
     return {
         "error_group": kept.id,

@@ -5,10 +5,9 @@ The page of one group is ``error_group``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 from urllib.parse import quote, urlencode
 
 from flask import Blueprint, g
@@ -16,7 +15,7 @@ from flask import Blueprint, g
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.charts.sparks import trend
 from wakeboard_dashboard.pages import failures
-from wakeboard_dashboard.pages.live import add_page
+from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.queries import errors, runs
 from wakeboard_dashboard.queries import groups as kept_groups
 from wakeboard_dashboard.queries.errors import FailureGroups, FailureWindow, Group
@@ -77,19 +76,19 @@ def span(filters: params.Filters, usual: timedelta) -> tuple[datetime, datetime]
     return since, until
 
 
-def find() -> dict[str, Any]:
+def find() -> Context:
     """Return what narrows the list of groups; the list asks for itself."""
     filters = params.from_request(FIELDS)
     return {"filters": filters, **_around("/errors"), "meanings": failures.MEANINGS}
 
 
-def _around(path: str) -> dict[str, Any]:
+def _around(path: str) -> Context:
     """Return what the filters of the list at ``path`` offer."""
     states = [(state, word) for state, (_, word) in failures.BADGES.items()]
     return {"types": runs.type_names(reading()), "ages": AGES, "path": path, "states": states}
 
 
-def find_groups() -> dict[str, Any]:
+def find_groups() -> Context:
     """Return the groups of the window that the address asks for, the muted ones apart."""
     filters = params.from_request(FIELDS)
     asked = window(filters)
@@ -118,7 +117,7 @@ def find_groups() -> dict[str, Any]:
 
 def _shared(
     filters: params.Filters, asked: FailureWindow, found: FailureGroups, shown: Sequence[Group]
-) -> dict[str, Any]:
+) -> Context:
     """Return what every list of groups shows a group with."""
     now, also_in = as_of(), _also_in(found, shown)
 
@@ -183,7 +182,7 @@ def _without(names: Sequence[str], name: str) -> tuple[str, ...]:
     return (*names[:place], *names[place + 1 :])
 
 
-def find_code(code: str) -> dict[str, Any]:
+def find_code(code: str) -> Context:
     """Return one code: when it failed, and one failure with its trace; the lists ask for themselves."""
     filters = params.from_request(WINDOW_FIELDS)
     groups, newest = find_groups_of(code)["groups"], find_newest_of(code)["newest"]
@@ -199,7 +198,7 @@ def find_code(code: str) -> dict[str, Any]:
     }
 
 
-def find_groups_of(code: str) -> dict[str, Any]:
+def find_groups_of(code: str) -> Context:
     """Return the groups of this request's code, muted or not, counted once."""
     if "groups_of_code" not in g:
         filters = params.from_request(WINDOW_FIELDS)
@@ -212,16 +211,16 @@ def find_groups_of(code: str) -> dict[str, Any]:
             "muted": [],
             **_shared(filters, asked, found, shown),
         }
-    context: dict[str, Any] = g.groups_of_code
+    context: Context = g.groups_of_code
     return context
 
 
-def find_newest_of(code: str) -> dict[str, Any]:
+def find_newest_of(code: str) -> Context:
     """Return the newest failures with this request's code, read once."""
     if "newest_of_code" not in g:
         asked = window(params.from_request(WINDOW_FIELDS), code)
         g.newest_of_code = {"newest": errors.newest(reading(), asked)}
-    context: dict[str, Any] = g.newest_of_code
+    context: Context = g.newest_of_code
     return context
 
 
@@ -235,19 +234,19 @@ def bars(asked: FailureWindow, counts: Sequence[int]) -> list[FailureBar]:
     ]
 
 
-def twin(_context: Mapping[str, Any]) -> dict[str, Any]:
+def twin(_context: Context) -> Json:
     """Return ``/errors.json``: muted groups come last."""
     return _items(find_groups())
 
 
-def twin_of_code(context: Mapping[str, Any]) -> dict[str, Any]:
+def twin_of_code(context: Context) -> Json:
     """Return ``/errors/<code>.json``: its groups and its newest failures."""
     code = context["code"]
     newest = failures.newest_items(find_newest_of(code)["newest"])
     return {"error_code": code, **_items(find_groups_of(code)), "newest": newest}
 
 
-def _items(found: Mapping[str, Any]) -> dict[str, Any]:
+def _items(found: Context) -> Json:
     also_in = found["also_in"]
     items = [
         {**failures.item(group), "also_in": also_in.get(group.number, [])}

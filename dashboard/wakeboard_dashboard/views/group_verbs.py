@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import psycopg
 from flask import Blueprint, Response, abort, g, render_template, request
 
@@ -31,7 +29,7 @@ MUTES = (
 )
 
 
-def _mute(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, fingerprint: str) -> Answer:
+def _mute(connection: psycopg.Connection, actor: Actor, reason: str | None, fingerprint: str) -> Answer:
     try:
         seconds = _seconds(body().get("for", "").strip(), body().get("until", "").strip())
     except ValueError as wrong:

@@ -5,14 +5,13 @@ Open on loopback, by token elsewhere (see ``security``). No version, no address,
 
 from __future__ import annotations
 
-from typing import Any
-
 from flask import Blueprint, Response, jsonify
 
 from wakeboard.database import db
 from wakeboard.reporting import heartbeats
 from wakeboard.reporting.broken_schedules import broken_schedules
 from wakeboard.reporting.heartbeats import Loop
+from wakeboard_dashboard.pages.live import Json
 from wakeboard_dashboard.web.connection import as_of, reading, writing
 from wakeboard_dashboard.web.scopes import Scope, scoped
 
@@ -60,7 +59,7 @@ def statusz() -> tuple[Response, int]:
     return jsonify(body), 200 if said == "ok" else 503
 
 
-def _loop(loop: Loop) -> dict[str, Any]:
+def _loop(loop: Loop) -> Json:
     return {
         "process": loop.process_id,
         "loop": loop.name,

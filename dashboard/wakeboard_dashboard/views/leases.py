@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from flask import Blueprint
 from sqlalchemy import RowMapping
 
 from wakeboard import queue as transitions
 from wakeboard.core.leases import NAMES, STATES, takeover
-from wakeboard_dashboard.pages.live import add_page
+from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import leases
+from wakeboard_dashboard.queries.attention import is_overlong, usual_paces
 from wakeboard_dashboard.queries.keyset import Rows
-from wakeboard_dashboard.queries.long_running import is_overlong, usual_paces
 from wakeboard_dashboard.queries.runs import type_names
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
@@ -35,7 +32,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def find() -> dict[str, Any]:
+def find() -> Context:
     """Return what runs now, with the state of each lease in words."""
     filters = params.from_request(FIELDS)
     rows = leases.page(reading(), filters)
@@ -57,7 +54,7 @@ def find() -> dict[str, Any]:
     }
 
 
-def find_refused() -> dict[str, Any]:
+def find_refused() -> Context:
     """Return the late answers that were refused in 24 h."""
     params.from_request(FIELDS)
     return {
@@ -67,7 +64,7 @@ def find_refused() -> dict[str, Any]:
     }
 
 
-def _item(row: RowMapping, context: Mapping[str, Any]) -> dict[str, Any]:
+def _item(row: RowMapping, context: Context) -> Json:
     """Return a lease as the twin gives it, and how long runs of its type usually take."""
     pace = context["usual"].get(row["job_type"])
     told = {
@@ -79,7 +76,7 @@ def _item(row: RowMapping, context: Mapping[str, Any]) -> dict[str, Any]:
     return {name: told[name] if name in told else row[name] for name in COLUMNS}
 
 
-def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+def twin(context: Context) -> Json:
     """Return the twin: the leases of the page, and the late answers that were refused in 24 h."""
     rows: Rows = context["rows"]
     return {

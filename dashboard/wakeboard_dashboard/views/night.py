@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import timedelta, tzinfo
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from flask import Blueprint, current_app, g
@@ -17,9 +15,9 @@ from wakeboard.reporting.hourly_rollups import STATISTICS_DAYS
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.form_errors import mending
-from wakeboard_dashboard.pages.live import add_page
+from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.queries import errors
-from wakeboard_dashboard.queries.nights.report import Night
+from wakeboard_dashboard.queries.night import Night
 from wakeboard_dashboard.text import night as words
 from wakeboard_dashboard.text.formats import duration
 from wakeboard_dashboard.text.schedule import OVERLAPS, REASONS
@@ -65,7 +63,7 @@ def asked(filters: params.Filters) -> TimeWindow:
     return words.whole_minutes(since, max(until, since + words.MINUTE))
 
 
-def find() -> dict[str, Any]:
+def find() -> Context:
     """Return everything about the window that the address asks for."""
     filters = params.from_request(FIELDS)
     found = Night(reading(), asked(filters), as_of())
@@ -116,7 +114,7 @@ def is_empty(found: Night) -> bool:
         found.failures.count,
         found.unmanned,
     )
-    return not any(happened) and not fires.is_any(found.ask, found.window)
+    return not any(happened) and not fires.is_any(found.connection, found.window)
 
 
 BOUNDS = {
@@ -140,14 +138,14 @@ def link(window: TimeWindow) -> str:
     return f"{PATH}?{window.query}"
 
 
-def ran_item(each: TypeAttempts) -> dict[str, Any]:
+def ran_item(each: TypeAttempts) -> Json:
     """Return a type of ``ran`` as the twin and the CSV give it."""
     return {name: getattr(each, name) for name in COUNTED} | {
         "median_seconds": each.usual.seconds if each.usual else None
     }
 
 
-def lane_item(lane: gantt.TypeLane) -> dict[str, Any]:
+def lane_item(lane: gantt.TypeLane) -> Json:
     """Return a lane as the twin gives it: its stretches without their places on the drawing."""
     names = ("first_at", "last_at", "attempts", "failed")
     return {
@@ -157,7 +155,12 @@ def lane_item(lane: gantt.TypeLane) -> dict[str, Any]:
     }
 
 
-def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+def recovered_item(run: faults.Recovered) -> Json:
+    """Return a run that recovered as the twin gives it."""
+    return {name: value for name, value in run._asdict().items() if name != "of_all"}
+
+
+def twin(context: Context) -> Json:
     """Return ``/night.json``: every number of the page; ``items`` are what ran, by type."""
     found: Night = context["night"]
     return {
@@ -174,12 +177,12 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
             for place, (group, buckets) in enumerate(zip(found.shown_failures, found.trends, strict=True))
         ],
         "failed_runs": asdict(found.fates),
-        "recovered_runs": [dict(row) for row in found.recovered[0]],
+        "recovered_runs": [recovered_item(run) for run in found.recovered[0]],
         "unmanned": [each._asdict() for each in found.unmanned],
         "missed_fires": [each._asdict() for each in found.missed.worst],
         "fires": [each._asdict() for each in found.fired.worst],
-        "slow_runs": [dict(run) for runs in found.slow_runs.values() for run in runs],
-        "taken_over_runs": [dict(row) for row in found.lost[0]],
+        "slow_runs": [run._asdict() for runs in found.slow_runs.values() for run in runs],
+        "taken_over_runs": [attempt._asdict() for attempt in found.lost[0]],
         "audit": [audit_page.item(row) for row in found.acts.items],
     }
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from flask import Blueprint, abort, g
 from sqlalchemy import RowMapping
@@ -13,10 +11,10 @@ from sqlalchemy import RowMapping
 from wakeboard.core.builtin_payloads import command_user, no_worker_for
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.charts.spreads import spread
-from wakeboard_dashboard.pages.live import add_page
-from wakeboard_dashboard.queries import one_type
+from wakeboard_dashboard.pages.live import Context, Json, add_page
+from wakeboard_dashboard.queries import audit
 from wakeboard_dashboard.queries import types as query
-from wakeboard_dashboard.queries.throughput import DAY
+from wakeboard_dashboard.queries.throughput import DAY, WindowBar, last_day
 from wakeboard_dashboard.text import schedule
 from wakeboard_dashboard.text.changes import changes, hidden
 from wakeboard_dashboard.text.policy import patience_seconds, retries
@@ -40,18 +38,18 @@ def _found(name: str) -> RowMapping:
     return row
 
 
-def _pace(name: str) -> query.TypePace:
-    """Return how the last day of the request's type went, asked for once by all regions of its page."""
-    if "pace" not in g:
-        g.pace = query.paces(reading(), as_of(), [name])[name]
-    pace: query.TypePace = g.pace
-    return pace
+def _day(name: str) -> list[WindowBar]:
+    """Return the last day of the request's type by the hour, asked for once by all regions of its page."""
+    if "day" not in g:
+        g.day = last_day(reading(), as_of(), name)
+    day: list[WindowBar] = g.day
+    return day
 
 
-def find(name: str) -> dict[str, Any]:
+def find(name: str) -> Context:
     """Return how a type stands: its row, what is counted, its policy in words."""
     row = _found(name)
-    numbers = query.numbers(reading(), {name: _pace(name)})
+    numbers = query.numbers(reading(), {name: query.pace_of(_day(name))})
     return {
         "type": row,
         "load": numbers.loads[name],
@@ -66,12 +64,10 @@ def find(name: str) -> dict[str, Any]:
     }
 
 
-def find_day(name: str) -> dict[str, Any]:
+def find_day(name: str) -> Context:
     """Return the last day of a type, hour by hour: how many attempts, how long they ran and waited."""
     _found(name)
-    bars = [
-        replace(bar, label=bar.start_at.astimezone(g.zone).strftime("%a %H:%M")) for bar in _pace(name).bars
-    ]
+    bars = [replace(bar, label=bar.start_at.astimezone(g.zone).strftime("%a %H:%M")) for bar in _day(name)]
     return {
         "window": DAY,
         "bars": bars,
@@ -84,42 +80,42 @@ def find_day(name: str) -> dict[str, Any]:
     }
 
 
-def find_around(name: str) -> dict[str, Any]:
+def find_around(name: str) -> Context:
     """Return who runs a type and what makes its runs."""
     _found(name)
     user = command_user(name)
     return {
         "name": name,
         "nobody": "No live worker runs this type." if user is None else no_worker_for(user),
-        "workers": one_type.workers_of(reading(), name),
-        "schedules": one_type.schedules_of(reading(), name),
+        "workers": query.workers_of(reading(), name),
+        "schedules": query.schedules_of(reading(), name),
         "words": schedule,
     }
 
 
-def find_latest(name: str) -> dict[str, Any]:
+def find_latest(name: str) -> Context:
     """Return the latest runs of a type and its latest failures by code."""
     _found(name)
     return {
         "name": name,
-        "runs": one_type.latest_runs(reading(), name),
-        "failures": one_type.failures_of(reading(), name),
+        "runs": query.latest_runs(reading(), name),
+        "failures": query.failures_of(reading(), name),
         "newest": query.NEWEST,
     }
 
 
-def find_audit(name: str) -> dict[str, Any]:
+def find_audit(name: str) -> Context:
     """Return what people did to a type."""
     _found(name)
     return {
         "target": f"type:{name}",
         "noun": "type",
-        "rows": one_type.audit_of(reading(), "type", name),
+        "rows": audit.of_one(reading(), "type", name),
         "changes": changes,
     }
 
 
-def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+def twin(context: Context) -> Json:
     """Return ``/types/<name>.json``: every number of the page."""
     row, load, pace = context["type"], context["load"], context["pace"]
     name = row["name"]
@@ -138,7 +134,9 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         "median_seconds": pace.median,
         "p95_seconds": pace.p95,
         "succeeded_24h": pace.runs,
-        "hours": [{"start_at": bar.start_at, "succeeded": bar.good, "failed": bar.bad} for bar in pace.bars],
+        "hours": [
+            {"start_at": hour.start_at, "succeeded": hour.good, "failed": hour.bad} for hour in pace.hours
+        ],
         "workers": [dict(each) for each in around["workers"]],
         "schedules": [dict(each) | {"error": redact(each["error"])} for each in around["schedules"]],
         "runs": [dict(each) | {"last_error": redact(each["last_error"])} for each in latest["runs"]],

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from flask import Blueprint, abort
 from sqlalchemy import RowMapping
 
 from wakeboard.core.text.redaction import redact
-from wakeboard_dashboard.pages.live import add_page
-from wakeboard_dashboard.queries import last_actions, one_type, one_worker, workers
+from wakeboard_dashboard.pages.live import Context, Json, add_page
+from wakeboard_dashboard.queries import audit, workers
 from wakeboard_dashboard.text.changes import changes, hidden
 from wakeboard_dashboard.views.system import loop_error
 from wakeboard_dashboard.views.workers import ASKED, COLOURS, PATH, path_of, why_not
@@ -23,13 +20,13 @@ blueprint = Blueprint("one_worker", __name__)
 
 def _found(name: str) -> RowMapping:
     params.from_request()
-    row = one_worker.one(reading(), name)
+    row = workers.one(reading(), name)
     if row is None:
         abort(404, missing("worker", name))
     return row
 
 
-def find(name: str) -> dict[str, Any]:
+def find(name: str) -> Context:
     """Return how a worker stands and what it runs."""
     row = _found(name)
     state = workers.STATES[row["rank"]]
@@ -37,38 +34,38 @@ def find(name: str) -> dict[str, Any]:
         "worker": row,
         "state": state,
         "colour": COLOURS[state],
-        "running": one_worker.running(reading(), name),
-        "asked": last_actions.latest(reading(), "worker", [name], ASKED),
+        "running": workers.held_runs(reading(), name),
+        "asked": audit.last_actions(reading(), "worker", [name], ASKED),
         "why_not": why_not(row),
         "path": path_of(name),
     }
 
 
-def find_ends(name: str) -> dict[str, Any]:
+def find_ends(name: str) -> Context:
     """Return how the last attempts of a worker ended."""
     _found(name)
-    return {"ends": one_worker.ends(reading(), name), "newest": one_worker.NEWEST}
+    return {"ends": workers.ends(reading(), name), "newest": workers.NEWEST}
 
 
-def find_loops(name: str) -> dict[str, Any]:
+def find_loops(name: str) -> Context:
     """Return the background duties of a worker."""
     _found(name)
-    loops = [dict(loop) for loop in one_worker.loops_of(reading(), name)]
+    loops = [dict(loop) for loop in workers.loops_of(reading(), name)]
     return {"loops": [loop | {"last_error": loop_error(loop["last_error"])} for loop in loops]}
 
 
-def find_audit(name: str) -> dict[str, Any]:
+def find_audit(name: str) -> Context:
     """Return what people asked of a worker."""
     _found(name)
     return {
         "target": f"worker:{name}",
         "noun": "worker",
-        "rows": one_type.audit_of(reading(), "worker", name),
+        "rows": audit.of_one(reading(), "worker", name),
         "changes": changes,
     }
 
 
-def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+def twin(context: Context) -> Json:
     """Return ``/workers/<id>.json``."""
     row = context["worker"]
     name = row["id"]

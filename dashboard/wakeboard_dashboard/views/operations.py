@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 from flask import Blueprint, abort, g
 from sqlalchemy import RowMapping
 
@@ -15,7 +12,7 @@ from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.charts.shares import WIDTH, shares
 from wakeboard_dashboard.pages.bulk_confirmation import filters_of
 from wakeboard_dashboard.pages.filtertext import write_line
-from wakeboard_dashboard.pages.live import add_page, rows_twin
+from wakeboard_dashboard.pages.live import Context, Json, add_page, rows_twin
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import operations, runs
 from wakeboard_dashboard.text import operations as words
@@ -40,7 +37,7 @@ RUN_COLUMNS = ["run_id", "result", "why", "outcome", "watched_run_id", "handled_
 HIDDEN = "hidden from viewers"
 
 
-def find() -> dict[str, Any]:
+def find() -> Context:
     """Return the operations of the page."""
     filters = params.from_request(FIELDS)
     return {
@@ -63,13 +60,13 @@ def _found(operation_id: int) -> RowMapping:
     return operation
 
 
-def find_facts(operation_id: int) -> dict[str, Any]:
+def find_facts(operation_id: int) -> Context:
     """Return what was asked for, and how far that is known: its canary, its end."""
     found = _found(operation_id)
     return {"operation": found, "line": line_of(found), "query": query_of(found), "words": words}
 
 
-def find_one(operation_id: int) -> dict[str, Any]:
+def find_one(operation_id: int) -> Context:
     """Return an operation and the runs of it that the address asks for."""
     filters = params.from_request(FIELDS_OF_ONE)
     found = _found(operation_id)
@@ -90,7 +87,7 @@ def find_one(operation_id: int) -> dict[str, Any]:
     }
 
 
-def query_of(operation: Mapping[Any, Any]) -> str | None:
+def query_of(operation: RowMapping) -> str | None:
     """Return the query string of its filter where this reader may see it; None for chosen runs."""
     query = str(operation["filter"].get("query") or "")
     if not query:
@@ -105,7 +102,7 @@ def query_of(operation: Mapping[Any, Any]) -> str | None:
     return filters.query
 
 
-def line_of(operation: Mapping[Any, Any]) -> str:
+def line_of(operation: RowMapping) -> str:
     """Return its filter as people type it; "chosen runs" where they were chosen one by one."""
     if not operation["filter"].get("query"):
         return "chosen runs"
@@ -113,13 +110,13 @@ def line_of(operation: Mapping[Any, Any]) -> str:
     return HIDDEN if query is None else str(redact(write_line(filters_of(query))))
 
 
-def item(row: RowMapping) -> dict[str, Any]:
+def item(row: RowMapping) -> Json:
     """Return an operation as the twin gives it: its filter as the line that people type."""
     found = {name: row[name] for name in COLUMNS} | {"filter": line_of(row), "reason": redact(row["reason"])}
     return found | {"skips": row["skips"], "also": row["filter"].get("also", [])}
 
 
-def twin_of_one(context: Mapping[str, Any]) -> dict[str, Any]:
+def twin_of_one(context: Context) -> Json:
     """Return an operation and a page of its runs."""
     body = context["rows"].twin(lambda row: {name: row[name] for name in RUN_COLUMNS})
     found = item(context["operation"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from flask import Blueprint, g
 
@@ -12,7 +11,7 @@ from wakeboard.core.text.redaction import redact
 from wakeboard.reporting.hourly_rollups import HOUR
 from wakeboard_dashboard.charts.spreads import Column, Spread, spread
 from wakeboard_dashboard.pages import attention
-from wakeboard_dashboard.pages.live import add_page
+from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.queries import overview, throughput
 from wakeboard_dashboard.queries.throughput import WINDOWS, ChartWindow, WindowBar, Work
 from wakeboard_dashboard.text.verdict import capped, leaving_in_words, slots_in_words, verdict
@@ -28,7 +27,7 @@ USUAL = "24h"
 MOST_PAUSES = 5
 
 
-def find() -> dict[str, Any]:
+def find() -> Context:
     """Return the numbers of the tiles, the sentence above them, and the window that the page is about."""
     filters = params.from_request(FIELDS)
     if not is_poll():
@@ -66,7 +65,7 @@ def _bars() -> list[WindowBar]:
     return bars
 
 
-def find_ended() -> dict[str, Any]:
+def find_ended() -> Context:
     """Return what ended in the window: bars and their sums."""
     bars = _bars()
     return {
@@ -77,7 +76,7 @@ def find_ended() -> dict[str, Any]:
     }
 
 
-def find_pace() -> dict[str, Any]:
+def find_pace() -> Context:
     """Return how long what ended in the window ran and waited."""
     bars = _bars()
     return {
@@ -90,13 +89,13 @@ def find_pace() -> dict[str, Any]:
     }
 
 
-def find_works() -> dict[str, Any]:
+def find_works() -> Context:
     """Return the busiest and the slowest types of the window."""
     busiest, slowest = throughput.busiest_and_slowest(throughput.works(reading(), _bars()))
     return {"window": _window(), "busiest": busiest, "slowest": slowest}
 
 
-def find_troubles() -> dict[str, Any]:
+def find_troubles() -> Context:
     """Return what needs a person: runs by type and state, missed fires, open effects, alerts, pauses."""
     params.from_request(FIELDS)
     troubles = attention.by_type().lines
@@ -115,16 +114,16 @@ def find_troubles() -> dict[str, Any]:
     }
 
 
-def find_fires() -> dict[str, Any]:
+def find_fires() -> Context:
     """Return the next fires."""
     params.from_request(FIELDS)
     return {"fires": overview.next_fires(reading())}
 
 
-def twin(context: dict[str, Any]) -> dict[str, Any]:
+def twin(context: Context) -> Json:
     """Return ``/overview.json``: every number of the page."""
     counts, rise, said = context["counts"], context["rising"], context["verdict"]
-    past = find_ended() | find_pace() | find_works()
+    past = {**find_ended(), **find_pace(), **find_works()}
     return {
         "well": said.is_good,
         "sentence": f"{said.strong} {said.rest}",
@@ -185,7 +184,7 @@ def _columns(spreads: dict[str, Spread]) -> tuple[list[Column], list[Column]]:
     return list(spreads["run"].columns), list(spreads["wait"].columns)
 
 
-def _bar(bar: WindowBar, run: Column, wait: Column) -> dict[str, Any]:
+def _bar(bar: WindowBar, run: Column, wait: Column) -> Json:
     return {
         "start_at": bar.start_at,
         "succeeded": bar.good,
@@ -195,15 +194,15 @@ def _bar(bar: WindowBar, run: Column, wait: Column) -> dict[str, Any]:
     }
 
 
-def _percentiles(of: Column | Spread) -> dict[str, Any]:
+def _percentiles(of: Column | Spread) -> Json:
     return {"attempts": of.count, "p50_seconds": of.p50, "p95_seconds": of.p95, "p99_seconds": of.p99}
 
 
-def _spread(of: Spread) -> dict[str, Any]:
+def _spread(of: Spread) -> Json:
     return {**_percentiles(of), "longest_seconds": of.longest}
 
 
-def _work(job_type: str, work: Work) -> dict[str, Any]:
+def _work(job_type: str, work: Work) -> Json:
     return {
         "job_type": job_type,
         "attempts": work.attempts,

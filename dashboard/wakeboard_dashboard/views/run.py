@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -19,10 +18,10 @@ from wakeboard.database.tables import job_attempts, job_runs
 from wakeboard.reporting.diagnosis.reasons import Reason, waiting
 from wakeboard_dashboard.charts.lanes import lanes
 from wakeboard_dashboard.charts.tree import tree
-from wakeboard_dashboard.pages.live import FRAGMENTS, add_page
-from wakeboard_dashboard.queries import leases
+from wakeboard_dashboard.pages.live import FRAGMENTS, Context, Json, add_page
+from wakeboard_dashboard.queries import audit, leases
 from wakeboard_dashboard.queries import run as query
-from wakeboard_dashboard.queries.long_running import is_overlong, usual_paces
+from wakeboard_dashboard.queries.attention import is_overlong, usual_paces
 from wakeboard_dashboard.text.attempt import after
 from wakeboard_dashboard.text.changes import hidden
 from wakeboard_dashboard.text.formats import pretty, visible
@@ -70,7 +69,7 @@ def _waiting(run: RowMapping) -> tuple[dict[str, int], list[Reason]]:
     return found
 
 
-def find(run_id: int) -> dict[str, Any]:
+def find(run_id: int) -> Context:
     """Return the run, why it stands as it does, and what may be done with it."""
     run = _found(run_id)
     obstacles, reasons = _waiting(run)
@@ -104,7 +103,7 @@ def _verbs_of(run: RowMapping) -> list[Verb]:
     return [VERBS[name] for name in VERB_NAMES if allowed(VERBS[name], Status(run["status"]))]
 
 
-def _payload_shown(payload: Any) -> dict[str, Any]:
+def _payload_shown(payload: Any) -> Context:
     """Return a payload as its tree, and as JSON when it is short; a fragment has none."""
     if payload is None:
         return {"tree": None, "json": None}
@@ -113,7 +112,7 @@ def _payload_shown(payload: Any) -> dict[str, Any]:
     return {"tree": grown, "json": json_text if json_text and len(json_text) <= LONGEST_JSON else None}
 
 
-def find_attempts(run_id: int) -> dict[str, Any]:
+def find_attempts(run_id: int) -> Context:
     """Return what was tried, newest first, and what the running attempt prints."""
     run, ended = _found(run_id), _attempts_of(run_id)
     is_running = run["status"] == Status.RUNNING
@@ -128,7 +127,7 @@ def find_attempts(run_id: int) -> dict[str, Any]:
     }
 
 
-def find_relatives(run_id: int) -> dict[str, Any]:
+def find_relatives(run_id: int) -> Context:
     """Return what the run did once, where it came from, what came of it, and how to share it."""
     run, address = _found(run_id), f"{request.host_url}runs/{run_id}"
     sentences = [reason.say() for reason in _waiting(run)[1]]
@@ -142,7 +141,7 @@ def find_relatives(run_id: int) -> dict[str, Any]:
     }
 
 
-def _lineage(run: RowMapping) -> dict[str, Any]:
+def _lineage(run: RowMapping) -> Context:
     """Return what stands around a run and came of it, as far as the asker may see runs of these types."""
     types = g.actor.job_types
     around, made = query.neighbours(reading(), run), query.made_of(reading(), run["id"], types)
@@ -158,10 +157,10 @@ def _lineage(run: RowMapping) -> dict[str, Any]:
     }
 
 
-def find_audit(run_id: int) -> dict[str, Any]:
+def find_audit(run_id: int) -> Context:
     """Return what people asked of this run."""
     _found(run_id)
-    return {"rows": query.audit(reading(), run_id)}
+    return {"rows": audit.of_one(reading(), "run", str(run_id), most=query.MOST_SHOWN)}
 
 
 def describe(backoff: str) -> str:
@@ -182,7 +181,7 @@ def why_not(run: RowMapping, now: datetime) -> dict[str, str]:
     return found
 
 
-def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+def twin(context: Context) -> Json:
     """Return ``/runs/<id>.json``: the run's columns, its attempts, what came of it, its audit trail; secrets
     hidden."""
     run: RowMapping = context["run"]
@@ -203,31 +202,31 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
         "descendants": [row["id"] for row in kin["again"]],
         "enqueued": [row["id"] for row in kin["made"]],
         "slots": {place: row["id"] for place, row in kin["around"].items() if place != "origin"},
-        "audit": [hidden(row) for row in query.audit(reading(), run["id"])],
+        "audit": [hidden(row) for row in find_audit(run["id"])["rows"]],
     }
 
 
-def attempt_item(row: RowMapping) -> dict[str, Any]:
+def attempt_item(row: RowMapping) -> Json:
     """Return an attempt as twins give it: the columns of job_attempts, secrets hidden."""
     said = {name: redact(row[name]) for name in ("error", "note", "traceback", "output_tail", "result")}
     return {column.name: row[column.name] for column in job_attempts.c} | said
 
 
-def _history(run: RowMapping) -> list[dict[str, Any]]:
+def _history(run: RowMapping) -> list[Json]:
     ended = _attempts_of(run["id"])
     said = after(ended, run)
     return [attempt_item(row) | {"after": said[row["lease_epoch"]] or None} for row in ended]
 
 
-def _effect(row: RowMapping) -> dict[str, Any]:
+def _effect(row: RowMapping) -> Json:
     return dict(row) | {"result": redact(row["result"])}
 
 
-def _progress(found: Progress | None) -> dict[str, Any] | None:
+def _progress(found: Progress | None) -> Json | None:
     return None if found is None else asdict(found)
 
 
-def _usual(context: Mapping[str, Any]) -> dict[str, Any] | None:
+def _usual(context: Context) -> Json | None:
     """Return how long runs of its type usually take, None when it does not run or nothing is known."""
     pace = context["usual"]
     if pace is None:
@@ -236,14 +235,14 @@ def _usual(context: Mapping[str, Any]) -> dict[str, Any] | None:
     return {**times, "overlong": context["is_overlong"]}
 
 
-def _waits_for(context: Mapping[str, Any]) -> dict[str, Any] | None:
+def _waits_for(context: Context) -> Json | None:
     """Return what a waiting run waits for, counted and in words; None when it does not wait."""
     if not context["reasons"]:
         return None
     return {**context["obstacles"], "reasons": [reason.say() for reason in context["reasons"]]}
 
 
-def _lease(context: Mapping[str, Any]) -> dict[str, Any] | None:
+def _lease(context: Context) -> Json | None:
     """Return how the lease of a running run stands, None when it does not run."""
     if context["lease"] is None:
         return None
@@ -252,14 +251,14 @@ def _lease(context: Mapping[str, Any]) -> dict[str, Any] | None:
     return {"state": context["lease_state"].name, **found}
 
 
-def find_payload(run_id: int) -> dict[str, Any]:
+def find_payload(run_id: int) -> Context:
     """Return the whole payload as JSON, secrets hidden."""
     run = _found(run_id)
     shown = redact(run["payload"])
     return {"run": run, "payload": shown}
 
 
-def find_attempt(run_id: int, lease_epoch: int) -> dict[str, Any]:
+def find_attempt(run_id: int, lease_epoch: int) -> Context:
     """Return one ended attempt with all it said."""
     run, attempt = _found(run_id), query.attempt(reading(), run_id, lease_epoch)
     if attempt is None:

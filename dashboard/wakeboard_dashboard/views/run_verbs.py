@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import psycopg
 from flask import Blueprint, abort, g, request
@@ -13,6 +12,7 @@ from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer
+from wakeboard_dashboard.pages.live import Context, Json
 from wakeboard_dashboard.pages.verbs import add_verb, body
 from wakeboard_dashboard.queries import run as query
 from wakeboard_dashboard.text.formats import pretty
@@ -26,7 +26,7 @@ blueprint = Blueprint("run_verbs", __name__)
 MOST_BEFORE = 4_000
 
 
-def _again(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, run_id: int) -> Answer:
+def _again(connection: psycopg.Connection, actor: Actor, reason: str | None, run_id: int) -> Answer:
     """Run again, with the payload of the request if it brings one (admins)."""
     try:
         return transitions.run_again(connection, run_id, actor, reason, payload=payload_given())
@@ -34,7 +34,7 @@ def _again(connection: psycopg.Connection[Any], actor: Actor, reason: str | None
         abort(400, f"{wrong} Nothing was enqueued.")
 
 
-def payload_given() -> dict[str, Any] | None:
+def payload_given() -> Json | None:
     """Return the payload that the request brings: an object in JSON, or JSON text in a form; None without."""
     given = (request.get_json(silent=True) or {}).get("payload") if request.is_json else body().get("payload")
     if given is None or (isinstance(given, str) and not given.strip()):
@@ -48,7 +48,7 @@ def payload_given() -> dict[str, Any] | None:
     return payload
 
 
-def _ask_again(run_id: int) -> dict[str, Any]:
+def _ask_again(run_id: int) -> Context:
     found = query.one(reading(), run_id)
     if found is None or not g.actor.role.covers(Role.ADMIN):
         return {"before": None, "has_secrets": False}

@@ -6,7 +6,6 @@ import re
 from collections.abc import Set
 from functools import cache
 from pathlib import PurePosixPath
-from typing import Any
 
 from flask import Blueprint, Response, abort, g, redirect, request
 from sqlalchemy import RowMapping
@@ -19,8 +18,8 @@ from wakeboard.reporting.filters import search
 from wakeboard.reporting.filters.runs import FAILED, FIELDS, states_of
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.pages.filtertext import read_line, write_line
-from wakeboard_dashboard.pages.live import FRAGMENTS, add_page, rows_twin
-from wakeboard_dashboard.queries import runs, views
+from wakeboard_dashboard.pages.live import FRAGMENTS, Context, Json, add_page, rows_twin
+from wakeboard_dashboard.queries import runs
 from wakeboard_dashboard.queries.keyset import Rows
 from wakeboard_dashboard.queries.runs import Payloads
 from wakeboard_dashboard.text.formats import clip, number
@@ -60,7 +59,7 @@ PAYLOADS = {".csv": Payloads.SHORT, ".json": Payloads.WHOLE}
 _NAMES = [column.name for column in job_runs.c]
 
 
-def find() -> dict[str, Any]:
+def find() -> Context:
     """Return the page that the address asks for and everything around it; for a live list, its own rows."""
     if request.path.startswith(FRAGMENTS) and (ids := _read_ids(request.args.getlist("shown"))) is not None:
         return _still_shown(ids)
@@ -85,7 +84,7 @@ def find() -> dict[str, Any]:
         "ages": AGES,
         "states": STATES,
         "controls": CONTROLS,
-        "views": views.of_page(reading(), "runs") if request.path == PATH else [],
+        "views": runs.saved_views_of(reading(), "runs") if request.path == PATH else [],
         "for_all": _for_all(filters, rows) if request.path == PATH else [],
     }
 
@@ -114,7 +113,7 @@ def _are_due(states: Set[Status], rows: Rows) -> bool:
     return states == {Status.QUEUED} and not (rows.older or rows.newer) and all(map(is_due, rows.items))
 
 
-def _still_shown(ids: list[int]) -> dict[str, Any]:
+def _still_shown(ids: list[int]) -> Context:
     """Return the rows that a page already shows, as they stand now, and how many it does not show yet."""
     arguments = request.args.copy()
     arguments.poplist("shown")
@@ -189,17 +188,17 @@ def is_due(run: RowMapping) -> bool:
     return Status(run["status"]) in CLAIMABLE and bool(run["run_at"] <= as_of())
 
 
-def item(row: RowMapping) -> dict[str, Any]:
+def item(row: RowMapping) -> Json:
     """Return a run as the twin gives it: the columns of job_runs, secrets hidden, and what is derived."""
     has_payload = "payload" in row
-    found: dict[str, Any] = {name: row[name] for name in _NAMES if has_payload or name != "payload"}
+    found: Json = {name: row[name] for name in _NAMES if has_payload or name != "payload"}
     found["last_error"] = redact(row["last_error"])
     if has_payload:
         found["payload"] = _payload(row)
     return found | {"definition": row["definition"], "stuck": row["is_stuck"]}
 
 
-def _payload(row: RowMapping) -> Any:
+def _payload(row: RowMapping) -> object:
     """Return the payload of a row, secrets hidden; of one that is too long for the list, where it stands."""
     if row["payload"] is None:
         return f"… over {number(runs.LONGEST_PAYLOAD)} characters: {PATH}/{row['id']}/payload.json"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import psycopg
 from flask import Blueprint, abort, request
 from sqlalchemy import RowMapping
@@ -13,9 +11,9 @@ from wakeboard.queue import Answer, views
 from wakeboard.reporting.filters.runs import FIELDS
 from wakeboard_dashboard.pages.bulk_confirmation import YES
 from wakeboard_dashboard.pages.filtertext import write_line
+from wakeboard_dashboard.pages.live import Context
 from wakeboard_dashboard.pages.verbs import add_verb, body
 from wakeboard_dashboard.queries import runs
-from wakeboard_dashboard.queries import views as query
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import reading
 
@@ -36,13 +34,13 @@ def read(text: str) -> params.Filters:
     return filters
 
 
-def _save(connection: psycopg.Connection[Any], actor: Actor, reason: str | None) -> Answer:
+def _save(connection: psycopg.Connection, actor: Actor, reason: str | None) -> Answer:
     given = body()
     filters, replace = read(given.get("query", "")), given.get("replace", "").lower() in YES
     return views.save(connection, PAGE, given.get("name", ""), filters.query, actor, reason, replace=replace)
 
 
-def _ask() -> dict[str, Any]:
+def _ask() -> Context:
     filters = read(request.values.get("query", ""))
     if not filters:
         abort(400, "A view is a filter under a name: filter the list of runs first.")
@@ -50,7 +48,7 @@ def _ask() -> dict[str, Any]:
 
 
 def _view(view_id: int) -> RowMapping:
-    found = query.one(reading(), view_id)
+    found = runs.saved_view(reading(), view_id)
     if found is None:
         abort(404, "There is no such view; it may have been removed.")
     return found

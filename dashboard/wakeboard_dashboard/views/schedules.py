@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import tzinfo
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flask import Blueprint, abort, g
 from markupsafe import Markup
@@ -15,9 +15,10 @@ from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_definitions
 from wakeboard.queue import definitions
 from wakeboard_dashboard.charts.sparks import marks
-from wakeboard_dashboard.pages.live import add_page, rows_twin
+from wakeboard_dashboard.pages.live import Context, Json, add_page, rows_twin
 from wakeboard_dashboard.pages.verbs import add_verb
-from wakeboard_dashboard.queries import fires, last_actions, schedules
+from wakeboard_dashboard.queries import audit, schedules
+from wakeboard_dashboard.queries.keyset import Rows
 from wakeboard_dashboard.text import schedule as words
 from wakeboard_dashboard.text.changes import changes, hidden, whole
 from wakeboard_dashboard.text.oddities import MEANINGS, LatestRun, counted, oddities
@@ -51,12 +52,12 @@ class Strip(NamedTuple):
     odd: Mapping[str, int]
 
 
-def find() -> dict[str, Any]:
+def find() -> Context:
     """Return the definitions of the page with their latest runs and missed fires."""
     filters = params.from_request(FIELDS)
     rows = schedules.page(reading(), filters)
     zones = {row["id"]: row["timezone"] for row in rows.items}
-    latest = fires.latest(reading(), list(zones))
+    latest = schedules.latest_runs(reading(), list(zones))
     return {
         "filters": filters,
         "rows": rows,
@@ -79,14 +80,14 @@ def _strip(runs: Sequence[LatestRun], timezone: str, zone: tzinfo) -> Strip:
 def pauses(definitions: Sequence[RowMapping]) -> dict[str, RowMapping]:
     """Return by name who paused those that are paused, when and why, as far as the audit log knows."""
     names = [row["name"] for row in definitions if not row["enabled"]]
-    found = last_actions.latest(reading(), "schedule", names, ["schedule.pause"])
+    found = audit.last_actions(reading(), "schedule", names, ["schedule.pause"])
     return {name: row for (name, _), row in found.items()}
 
 
-def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+def twin(context: Context) -> Json:
     """Return the list's JSON body."""
 
-    def item(row: RowMapping) -> dict[str, Any]:
+    def item(row: RowMapping) -> Json:
         strip = context["strips"].get(row["id"])
         pause = context["pauses"].get(row["name"])
         odd = strip.odd if strip else {}
@@ -103,8 +104,8 @@ def twin(context: Mapping[str, Any]) -> dict[str, Any]:
             "missed_24h": context["missed"].get(row["id"], 0),
         }
 
-    body: dict[str, Any] = context["rows"].twin(item)
-    return body
+    rows: Rows = context["rows"]
+    return rows.twin(item)
 
 
 def _found(name: str) -> RowMapping:
@@ -123,7 +124,7 @@ def _found(name: str) -> RowMapping:
     return definition
 
 
-def find_one(name: str) -> dict[str, Any]:
+def find_one(name: str) -> Context:
     """Return one definition."""
     definition = _found(name)
     return {
@@ -147,17 +148,17 @@ def _said_in_code(definition: RowMapping) -> str | None:
     return said if zone == definition["timezone"] else f"{said} in {zone}"
 
 
-def find_fires(name: str) -> dict[str, Any]:
+def find_fires(name: str) -> Context:
     """Return the next fires of one definition: when, and what is odd about them."""
     definition = _found(name)
     found = words.preview(definition["schedule"], definition["timezone"], as_of())
     return {"definition": definition, "fires": found, "words": words}
 
 
-def find_history(name: str) -> dict[str, Any]:
+def find_history(name: str) -> Context:
     """Return the latest runs of one definition and the fires it missed."""
     definition = _found(name)
-    latest = fires.latest(reading(), [definition["id"]]).get(definition["id"], ())
+    latest = schedules.latest_runs(reading(), [definition["id"]]).get(definition["id"], ())
     return {
         "definition": definition,
         "runs": schedules.runs_of(reading(), definition["id"]),
@@ -168,7 +169,7 @@ def find_history(name: str) -> dict[str, Any]:
     }
 
 
-def find_missed(name: str) -> dict[str, Any]:
+def find_missed(name: str) -> Context:
     """Return a page of the fires that one definition missed."""
     definition = _found(name)
     filters = params.from_request()
@@ -176,19 +177,19 @@ def find_missed(name: str) -> dict[str, Any]:
     return {"definition": definition, "filters": filters, "rows": rows, "words": words}
 
 
-def find_audit(name: str) -> dict[str, Any]:
+def find_audit(name: str) -> Context:
     """Return what people did to one definition."""
     definition = _found(name)
     return {
         "definition": definition,
-        "rows": schedules.audit(reading(), name),
+        "rows": audit.of_one(reading(), "schedule", name),
         "changes": changes,
         "whole": whole,
         "word_of": word_of,
     }
 
 
-def twin_of_one(context: Mapping[str, Any]) -> dict[str, Any]:
+def twin_of_one(context: Context) -> Json:
     """Return ``/schedules/<name>.json``: the definition, its next fires, missed fires, runs and audit."""
     definition: RowMapping = context["definition"]
     following = words.preview(definition["schedule"], definition["timezone"], as_of())
@@ -218,7 +219,7 @@ def twin_of_one(context: Mapping[str, Any]) -> dict[str, Any]:
             }
             for row in history["runs"]
         ],
-        "audit": [hidden(row) for row in schedules.audit(reading(), definition["name"])],
+        "audit": [hidden(row) for row in audit.of_one(reading(), "schedule", definition["name"])],
     }
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import psycopg
 from flask import Blueprint, current_app, g
-from sqlalchemy import exc
+from sqlalchemy import RowMapping, exc
 
 from wakeboard import __version__
 from wakeboard.config.settings import HIDDEN, PREFIX, Settings
@@ -21,7 +20,7 @@ from wakeboard.database import db, vacuum_blockers
 from wakeboard.database.db import DatabaseError
 from wakeboard.database.vacuum_blockers import VacuumBlocker
 from wakeboard.reporting import heartbeats
-from wakeboard_dashboard.pages.live import add_page
+from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.queries import system, workers
 from wakeboard_dashboard.text import formats
 from wakeboard_dashboard.web import params
@@ -60,7 +59,7 @@ LOOPS = {
 }
 
 
-def find() -> dict[str, Any]:
+def find() -> Context:
     """Return what does not change while one looks: settings and versions."""
     params.from_request()
     return {
@@ -75,7 +74,7 @@ def find() -> dict[str, Any]:
     }
 
 
-def find_loops() -> dict[str, Any]:
+def find_loops() -> Context:
     """Return the loops, late ones first."""
     params.from_request()
     loops = [asdict(loop) for loop in heartbeats.loops(reading())]
@@ -91,7 +90,7 @@ def loop_error(said: str | None) -> str | None:
     return redact(said) if _may_act() else said and "(for operators)"
 
 
-def find_server() -> dict[str, Any]:
+def find_server() -> Context:
     """Return how the database stands, and sentences on what should be looked at."""
     params.from_request()
     server = dict(system.server(reading()))
@@ -113,7 +112,7 @@ def find_server() -> dict[str, Any]:
     return found | {"warnings": list(warnings(found))}
 
 
-def pages_replica() -> dict[str, Any]:
+def pages_replica() -> Context:
     """Return how the replica stands that pages are read from; ``error`` says why it does not answer."""
     try:
         with looking(database().pages) as connection:
@@ -125,14 +124,14 @@ def pages_replica() -> dict[str, Any]:
         return {"error": said, "is_replica": None, "behind_seconds": None}
 
 
-def _shown(holder: VacuumBlocker) -> dict[str, Any]:
+def _shown(holder: VacuumBlocker) -> Json:
     """Return what holds dead rows back as pages and twins show it; statements are for those who may act."""
     told = asdict(holder) | {name: getattr(holder, name) for name in ("title", "is_long", "says", "mend")}
     statement = redact(holder.statement) if _may_act() else holder.statement and "(for operators)"
     return told | {"statement": statement}
 
 
-def _oldest(holders: list[dict[str, Any]]) -> dict[str, Any] | None:
+def _oldest(holders: Iterable[Context]) -> Json | None:
     """Return the session whose transaction is open for longest, of those that this role may see."""
     known = [each for each in holders if each["kind"] == "session" and each["began_at"]]
     if not known:
@@ -144,7 +143,7 @@ def _oldest(holders: list[dict[str, Any]]) -> dict[str, Any] | None:
     }
 
 
-def find_costs() -> dict[str, Any]:
+def find_costs() -> Context:
     """Return what the pages of this host's dashboard took since it started, and its processes."""
     params.from_request()
     as_of()
@@ -156,7 +155,7 @@ def find_costs() -> dict[str, Any]:
     }
 
 
-def _spent(page: PageMetrics) -> dict[str, Any]:
+def _spent(page: PageMetrics) -> Json:
     """Return what one page cost, in seconds; ``median`` and ``p95`` are limits that hold."""
     return {
         "name": page.name,
@@ -173,7 +172,7 @@ def _spent(page: PageMetrics) -> dict[str, Any]:
     }
 
 
-def find_sizes() -> dict[str, Any]:
+def find_sizes() -> Context:
     """Return tables and indexes with their sizes."""
     params.from_request()
     tables = system.tables(reading())
@@ -184,14 +183,14 @@ def find_sizes() -> dict[str, Any]:
     }
 
 
-def _waits_for_vacuum(table: Mapping[Any, Any]) -> bool:
+def _waits_for_vacuum(table: RowMapping) -> bool:
     """Whether a table has many dead rows, and twice as many as bring autovacuum, or none ever comes."""
     if table["dead_rows"] <= MANY_DEAD_ROWS:
         return False
     return not table["is_vacuumed"] or table["dead_rows"] > 2 * table["vacuum_at"]
 
 
-def warnings(found: Mapping[str, Any]) -> Iterator[str]:
+def warnings(found: Context) -> Iterator[str]:
     """Yield a sentence, with the mend, for each thing of ``find_server`` that will hurt."""
     server, follower = found["server"], found["pages_replica"]
     for holder in found["holders"]:
@@ -276,10 +275,10 @@ add_page(
 )
 
 
-def _plain(found: Mapping[str, Any]) -> dict[str, Any]:
+def _plain(found: Context) -> Json:
     """Return ``found`` with rows as dicts, for the twin."""
 
-    def plain(value: Any) -> Any:
+    def plain(value: object) -> object:
         if isinstance(value, list | tuple):
             return [plain(each) for each in value]
         return dict(value) if isinstance(value, Mapping) else value

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from types import SimpleNamespace
-from typing import Any
 from urllib.parse import quote
 
 import psycopg
@@ -18,9 +16,8 @@ from wakeboard.core.text.redaction import redact
 from wakeboard.database.audit import Actor
 from wakeboard.database.tables import job_types
 from wakeboard.queue import Answer, types
-from wakeboard_dashboard.pages.live import add_page
+from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.pages.verbs import add_verb, body
-from wakeboard_dashboard.queries import holding
 from wakeboard_dashboard.queries import types as query
 from wakeboard_dashboard.text import ends
 from wakeboard_dashboard.text.formats import number, plural
@@ -78,7 +75,7 @@ class TypeRow:
         return path_of(self.row["name"])
 
 
-def find() -> dict[str, Any]:
+def find() -> Context:
     """Return the types of the page and what is counted about them."""
     filters = params.from_request(FIELDS)
     rows = query.page(reading(), filters)
@@ -93,7 +90,7 @@ def find() -> dict[str, Any]:
         "capped": capped,
         "retries": retries,
         # Asked by the page alone, not by its fragments.
-        "is_any_held": lambda: holding.any_held(reading()),
+        "is_any_held": lambda: query.any_held(reading()),
     }
 
 
@@ -128,13 +125,13 @@ def path_of(name: str) -> str:
     return f"{PATH}/{quote(name, safe='')}"
 
 
-def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+def twin(context: Context) -> Json:
     """Return the list's JSON body; ``next`` and ``unregistered`` beside the items."""
     items = [_item(line) for line in context["lines"]]
     return {"items": items, "next": context["rows"].older, "unregistered": context["unregistered"]}
 
 
-def _item(line: TypeRow) -> dict[str, Any]:
+def _item(line: TypeRow) -> Json:
     row, load, pace, failure = line.row, line.load, line.pace, line.failure
     return {
         **{column: row[column] for column in _OWN},
@@ -168,7 +165,7 @@ add_page(
 )
 
 
-def _pause(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, name: str) -> Answer:
+def _pause(connection: psycopg.Connection, actor: Actor, reason: str | None, name: str) -> Answer:
     """Pause a type until the end that the request brings, if it brings one."""
     given = body()
     if "until" not in given and "until_at" not in given:
@@ -180,7 +177,7 @@ def _pause(connection: psycopg.Connection[Any], actor: Actor, reason: str | None
     return types.pause(connection, name, actor, reason, until=end)
 
 
-def _limit(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, name: str) -> Answer:
+def _limit(connection: psycopg.Connection, actor: Actor, reason: str | None, name: str) -> Answer:
     """Set the limit that the request brings: a whole number, or none for the code's own."""
     given = body().get("limit", "").strip()
     if given in ("", "none"):
@@ -192,7 +189,7 @@ def _limit(connection: psycopg.Connection[Any], actor: Actor, reason: str | None
     return types.limit(connection, name, most, actor, reason)
 
 
-def _keep(connection: psycopg.Connection[Any], actor: Actor, reason: str | None, name: str) -> Answer:
+def _keep(connection: psycopg.Connection, actor: Actor, reason: str | None, name: str) -> Answer:
     """Set the days that the request brings; what it does not name stays, empty is the settings' own."""
     given = {key: _days(body()[key]) for key in DAYS if key in body()}
     return types.keep(connection, name, actor, reason, **given)
@@ -208,11 +205,11 @@ def _days(text: str) -> int | None:
         abort(400, f"The days are “{text[:60]}”; allowed: 1 to {types.MOST_DAYS}, or none.")
 
 
-def _ask_keep(name: str) -> dict[str, Any]:
+def _ask_keep(name: str) -> Context:
     return {"type": query.one(reading(), name), "largest": types.MOST_DAYS}
 
 
-def _ask_limit(name: str) -> dict[str, Any]:
+def _ask_limit(name: str) -> Context:
     return {"type": query.one(reading(), name), "largest": LARGEST_LIMIT}
 
 

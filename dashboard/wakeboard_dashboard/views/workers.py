@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 from urllib.parse import quote
 
 from flask import Blueprint
 from sqlalchemy import RowMapping
 
 from wakeboard.queue import types
-from wakeboard_dashboard.pages.live import add_page
+from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.pages.verbs import add_verb
-from wakeboard_dashboard.queries import last_actions, workers
+from wakeboard_dashboard.queries import audit, workers
+from wakeboard_dashboard.queries.keyset import Rows
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import reading
 
@@ -49,7 +49,7 @@ PARTS = (
 ASKED = ("worker.drain", "worker.stop")
 
 
-def find() -> dict[str, Any]:
+def find() -> Context:
     """Return the workers of the page."""
     filters = params.from_request(FIELDS)
     rows = workers.page(reading(), filters)
@@ -58,7 +58,7 @@ def find() -> dict[str, Any]:
         "filters": filters,
         "rows": rows,
         "running": workers.running(reading(), ids),
-        "asked": last_actions.latest(reading(), "worker", ids, ASKED),
+        "asked": audit.last_actions(reading(), "worker", ids, ASKED),
         "parts": parts(rows.items),
         "versions": workers.versions(reading()),
         "states": workers.STATES,
@@ -96,18 +96,18 @@ def why_not(row: RowMapping) -> dict[str, str]:
     return {}
 
 
-def twin(context: Mapping[str, Any]) -> dict[str, Any]:
+def twin(context: Context) -> Json:
     """Return the list's JSON body."""
 
-    def item(row: RowMapping) -> dict[str, Any]:
+    def item(row: RowMapping) -> Json:
         more = {
             "state": workers.STATES[row["rank"]],
             "run_ids": context["running"][row["id"]].ids,
         }
         return {name: more[name] if name in more else row[name] for name in COLUMNS}
 
-    body: dict[str, Any] = context["rows"].twin(item)
-    return body
+    rows: Rows = context["rows"]
+    return rows.twin(item)
 
 
 add_page(

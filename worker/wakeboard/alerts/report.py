@@ -5,7 +5,6 @@ Like every message it carries names and counts, never a payload, the text of an 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, date, datetime, tzinfo
@@ -13,20 +12,18 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import psycopg
-from psycopg.rows import dict_row
 
 from wakeboard.alerts.finding import name_of
 from wakeboard.alerts.messages import VERSION, MessageText, Place
 from wakeboard.alerts.report_schedule import LATE, LATEST, Clocks, Morning, ReportPlan, plan
 from wakeboard.config.settings import Settings
 from wakeboard.core.rule_types import KINDS
-from wakeboard.reporting.activity_report import Row, TimeWindow
+from wakeboard.reporting.activity_report import TimeWindow
 from wakeboard.reporting.activity_report.summary import Section, Summary, summary
 from wakeboard.reporting.activity_report.words import NightNumbers, number, plural
 
 Connection = psycopg.Connection[Any]
 STATEMENT_TIMEOUT = "10s"
-NAMED = re.compile(r"(?<![:\w]):([a-z_]\w*)")
 LABELS = (
     ("attempts", "Attempts ended"),
     ("failed", "Attempts failed"),
@@ -87,7 +84,7 @@ def letter(
     window = TimeWindow(morning.since_at, morning.due_at)
     with connection.transaction():
         connection.execute("SELECT set_config('statement_timeout', %s, true)", (STATEMENT_TIMEOUT,))
-        found = summary(lambda sql, values: _asked(connection, sql, values), window, zone)
+        found = summary(connection, window, zone)
     is_late = cause == "report" and now - morning.due_at > LATE
     first = _first(cause, is_late, morning, now, zone)
     link = f"/night?{window.query}"
@@ -114,13 +111,6 @@ def letter(
             "text": _text(row["name"], first, found, window, zone, place),
         },
     )
-
-
-def _asked(connection: Connection, sql: str, values: Mapping[str, Any]) -> list[Row]:
-    """Ask a question of ``wakeboard.reporting.activity_report``, whose ``:names`` become psycopg's."""
-    statement = NAMED.sub(r"%(\1)s", sql.replace("%", "%%"))
-    with connection.cursor(row_factory=dict_row) as cursor:
-        return [*cursor.execute(statement.encode(), values).fetchall()]
 
 
 def _subject(found: Summary, morning: Morning, zone: tzinfo, place: Place, cause: str, is_late: bool) -> str:

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
 
-def last_before(table: str, column: str) -> str:
+
+class LastBefore(NamedTuple):
+    """The answer of ``last_before``."""
+
+    low: int
+
+
+def last_before(table: str, column: str, moment: str) -> str:
     """Return the query for the largest id, as ``low``, so that its row and all before it are older than
-    ``:moment`` by ``column``; 0 when there is none. Both names are constants of the caller.
+    ``moment`` by ``column``; 0 when there is none. All three are constants of the caller.
     """
     return f"""
 WITH RECURSIVE search (low, high) AS (
     SELECT greatest(min(id), 1) - 1, max(id) FROM wakeboard.{table}
     UNION ALL
-    SELECT CASE WHEN probe.at < :moment THEN probe.id ELSE low END,
-        CASE WHEN probe.at < :moment THEN high ELSE low + (high - low + 1) / 2 - 1 END
+    SELECT CASE WHEN probe.at < {moment} THEN probe.id ELSE low END,
+        CASE WHEN probe.at < {moment} THEN high ELSE low + (high - low + 1) / 2 - 1 END
     FROM search CROSS JOIN LATERAL (
         SELECT r.id, r.{column} AS at FROM wakeboard.{table} AS r
         WHERE r.id >= low + (high - low + 1) / 2 ORDER BY r.id LIMIT 1

@@ -1,19 +1,13 @@
 """What is asked about a night by its page and by the report of each morning: one SQL, so one set of numbers.
 
-Every question takes ``ask``, which runs a statement with ``:names`` and returns its rows by column. The page
-asks by SQLAlchemy, the report by psycopg; neither is known here. Reads only.
+Every question takes a connection, the page's or the report's (``database.read``), and a window. Reads only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 from urllib.parse import urlencode
-
-Row = Mapping[str, Any]
-Ask = Callable[[str, Mapping[str, Any]], list[Row]]
 
 
 @dataclass(frozen=True, slots=True)

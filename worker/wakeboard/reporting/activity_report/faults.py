@@ -8,11 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from datetime import datetime
+from typing import TYPE_CHECKING, NamedTuple, TypedDict
 
 from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.database.index_predicates import IS_LATER_SUCCESS, IS_UNDER_WAY
-from wakeboard.reporting.activity_report import Ask, Row, TimeWindow
+from wakeboard.database.read import read_all
+from wakeboard.reporting.activity_report import TimeWindow
+
+if TYPE_CHECKING:
+    from wakeboard.database.read import Connection
 
 CAP = 10_000
 # So many lines of each list of a night are told.
@@ -70,13 +75,13 @@ class FailedAttempts:
 
 _NEWEST = f"""
         SELECT a.run_id, a.lease_epoch, a.finished_at, a.outcome = 'lost' AS is_lost
-        FROM {_ATTEMPTS} AND a.finished_at >= :since AND a.finished_at < :until
+        FROM {_ATTEMPTS} AND a.finished_at >= %(since)s AND a.finished_at < %(until)s
         ORDER BY a.finished_at DESC
-        LIMIT :cap"""
-# A run that failed has the group of its last failure. Those of :groups are told apart, all others are one: a
-# join finds them in half of the time that asking each run for one of an array takes.
+        LIMIT %(cap)s"""
+# A run that failed has the group of its last failure. Those of ``groups`` are told apart, all others are one:
+# a join finds them in half of the time that asking each run for one of an array takes.
 _APART = """LEFT JOIN (
-    SELECT DISTINCT number FROM unnest(CAST(:groups AS bigint[])) AS number
+    SELECT DISTINCT number FROM unnest(CAST(%(groups)s AS bigint[])) AS number
 ) AS apart ON apart.number = error_group"""
 _MARK = f"""apart.number,
     CASE WHEN error_group IS NULL THEN coalesce(error_code, '{UNKNOWN}') END AS code,
@@ -102,7 +107,7 @@ WITH tried AS MATERIALIZED (
 ), lost AS (
     SELECT run_id, lease_epoch, count(*) OVER () AS of_all FROM ({_NEWEST}) AS newest
     WHERE is_lost AND (SELECT bool_or(is_lost) FROM tried)
-    ORDER BY finished_at DESC LIMIT :most
+    ORDER BY finished_at DESC LIMIT %(most)s
 )
 SELECT fates.*, lost.*
 FROM (
@@ -120,28 +125,58 @@ FROM (
 """
 
 
-def failed(ask: Ask, window: TimeWindow, groups: Sequence[int] = ()) -> FailedAttempts:
+class _Standing(TypedDict):
+    """How many of the runs of one _MARK are in which state, as PostgreSQL writes it in JSON."""
+
+    number: int | None
+    code: str | None
+    of_type: str | None
+    succeeded: int
+    waiting: int
+    dead: int
+    cancelled: int
+    failed: int
+
+
+class _Failed(NamedTuple):
+    """The answer of _FAILED."""
+
+    runs: int
+    standing: list[_Standing]
+    of_lost: int
+    lost_runs: str
+    lost_epochs: str
+
+
+def failed(connection: Connection, window: TimeWindow, groups: Sequence[int] = ()) -> FailedAttempts:
     """Return what failed in ``window``, of its newest CAP failures.
 
     Of marks it tells those of ``groups``, and of failures without a group.
     """
     values = {"since": window.since, "until": window.until, "cap": CAP, "most": MOST_SHOWN}
-    found = dict(ask(_FAILED, values | {"groups": list(groups)})[0])
-    return FailedAttempts(*_stand(found.pop("standing"), found.pop("runs")), **found)
+    (found,) = read_all(connection, _FAILED, _Failed, values | {"groups": list(groups)})
+    return FailedAttempts(
+        _fates(found), _failing(found.standing), found.of_lost, found.lost_runs, found.lost_epochs
+    )
 
 
-def _stand(standing: Sequence[Row], runs: int) -> tuple[FailedRunStates, Mapping[Mark, FailingRuns]]:
-    """Return what became of so many ``runs``, and which fail now, by mark.
+def _fates(found: _Failed) -> FailedRunStates:
+    """Return what became of the runs; those that are in no state are gone."""
+    succeeded = sum(each["succeeded"] for each in found.standing)
+    waiting = sum(each["waiting"] for each in found.standing)
+    dead = sum(each["dead"] for each in found.standing)
+    cancelled = sum(each["cancelled"] for each in found.standing)
+    gone = found.runs - succeeded - waiting - dead - cancelled
+    return FailedRunStates(found.runs, succeeded, waiting, dead, cancelled, gone)
 
-    ``standing`` has a row of _MARK and _STANDING for each mark; runs that are in none are gone.
-    """
-    now = {name: sum(row[name] for row in standing) for name in ("succeeded", "waiting", "dead", "cancelled")}
-    failing = {
+
+def _failing(standing: Sequence[_Standing]) -> Mapping[Mark, FailingRuns]:
+    """Return which runs fail now, by mark."""
+    return {
         (row["number"], row["code"], row["of_type"]): FailingRuns(row["failed"], row["dead"])
         for row in standing
         if row["failed"] or row["dead"]
     }
-    return FailedRunStates(runs, **now, gone=runs - sum(now.values())), failing
 
 
 _KNOWN = f"""
@@ -149,23 +184,32 @@ SELECT coalesce(error_code, '{UNKNOWN}') AS code, job_type, is_old, sum(failures
 FROM (
     SELECT error_code, job_type, bool_or(error_group IS NULL) AS is_old, count(*) AS failures
     FROM (
-        SELECT a.job_type, a.error_code, a.error_group FROM {_ATTEMPTS} AND a.finished_at < :until
+        SELECT a.job_type, a.error_code, a.error_group FROM {_ATTEMPTS} AND a.finished_at < %(until)s
         ORDER BY a.finished_at DESC
-        LIMIT :cap
+        LIMIT %(cap)s
     ) AS newest
     GROUP BY error_code, job_type
 ) AS kinds
 """
 
 
-def known(ask: Ask, window: TimeWindow) -> tuple[set[tuple[str, str]], bool]:
+class _Known(NamedTuple):
+    """One row of _KNOWN; ``looked``: how many failures were read for all of them."""
+
+    code: str
+    job_type: str
+    is_old: bool
+    looked: int
+
+
+def known(connection: Connection, window: TimeWindow) -> tuple[set[tuple[str, str]], bool]:
     """Return the (code, type) that had failed before ``window``, and whether only CAP were read.
 
     Of failures that were written before there were error groups: those tell themselves when they began.
     """
-    found = ask(_KNOWN, {"until": window.since, "cap": CAP})
-    old = {(row["code"], row["job_type"]) for row in found if row["is_old"]}
-    return old, bool(found) and found[0]["looked"] >= CAP
+    found = read_all(connection, _KNOWN, _Known, {"until": window.since, "cap": CAP})
+    old = {(row.code, row.job_type) for row in found if row.is_old}
+    return old, bool(found) and found[0].looked >= CAP
 
 
 _RECOVERED = f"""
@@ -173,12 +217,12 @@ WITH well AS MATERIALIZED (
     SELECT r.id, r.attempts
     FROM (SELECT * FROM wakeboard.job_attempts WHERE {IS_LATER_SUCCESS}) AS a
     JOIN wakeboard.job_runs AS r ON r.id = a.run_id
-    WHERE a.finished_at >= :since AND a.finished_at < :until AND r.failed_at IS NOT NULL
-    ORDER BY a.finished_at DESC LIMIT :cap
+    WHERE a.finished_at >= %(since)s AND a.finished_at < %(until)s AND r.failed_at IS NOT NULL
+    ORDER BY a.finished_at DESC LIMIT %(cap)s
 )
 SELECT r.id, r.job_type, r.attempts, r.error_code, r.failed_at, r.finished_at, tried.failures,
     tried.first_failed_at, (SELECT count(*) FROM well) AS of_all
-FROM (SELECT id FROM well ORDER BY attempts DESC, id DESC LIMIT :most) AS worst
+FROM (SELECT id FROM well ORDER BY attempts DESC, id DESC LIMIT %(most)s) AS worst
 JOIN wakeboard.job_runs AS r ON r.id = worst.id
 CROSS JOIN LATERAL (
     SELECT count(*) AS failures, min(a.finished_at) AS first_failed_at FROM {_ATTEMPTS} AND a.run_id = r.id
@@ -187,23 +231,38 @@ ORDER BY tried.failures DESC, r.finished_at DESC, r.id DESC
 """
 
 
-def recovered(ask: Ask, window: TimeWindow) -> tuple[list[Row], int]:
+class Recovered(NamedTuple):
+    """A run that succeeded after failures; ``error_code`` and ``failed_at`` are of the last of these.
+
+    ``of_all``: how many such runs there are in all.
+    """
+
+    id: int
+    job_type: str
+    attempts: int
+    error_code: str | None
+    failed_at: datetime
+    finished_at: datetime
+    failures: int
+    first_failed_at: datetime | None
+    of_all: int
+
+
+def recovered(connection: Connection, window: TimeWindow) -> tuple[list[Recovered], int]:
     """Return runs that succeeded in ``window`` after failures, and how many there are, CAP at most.
 
-    id, job_type, attempts, error_code and failed_at (of the last failure), failures, first_failed_at,
-    finished_at. Of those with most attempts MOST_SHOWN, most failures first.
+    Of those with most attempts MOST_SHOWN, most failures first.
     """
     values = {"since": window.since, "until": window.until, "cap": CAP, "most": MOST_SHOWN}
-    found = [dict(row) for row in ask(_RECOVERED, values)]
-    of_all = [row.pop("of_all") for row in found]
-    return [*found], max(of_all, default=0)
+    found = read_all(connection, _RECOVERED, Recovered, values)
+    return found, found[0].of_all if found else 0
 
 
 _LOST = """
 SELECT a.run_id, a.job_type, a.error_code, a.outcome, a.finished_at, a.started_at, a.attempt, a.lease_epoch,
     a.worker_id, a.refused_at, a.refused_outcome, a.error_group,
     coalesce(w.name, a.worker_id) AS worker_name, r.status
-FROM unnest(CAST(:runs AS bigint[]), CAST(:epochs AS bigint[])) AS lost (run_id, lease_epoch)
+FROM unnest(CAST(%(runs)s AS bigint[]), CAST(%(epochs)s AS bigint[])) AS lost (run_id, lease_epoch)
 JOIN wakeboard.job_attempts AS a ON a.run_id = lost.run_id AND a.lease_epoch = lost.lease_epoch
 LEFT JOIN wakeboard.workers AS w ON w.id = a.worker_id
 LEFT JOIN wakeboard.job_runs AS r ON r.id = a.run_id
@@ -211,12 +270,33 @@ ORDER BY a.finished_at DESC, a.run_id DESC
 """
 
 
-def lost(ask: Ask, found: FailedAttempts) -> tuple[list[Row], int]:
-    """Return attempts whose lease ended and whose run was taken over, newest first; and how many there are.
+class Lost(NamedTuple):
+    """An attempt whose lease ended and whose run was taken over.
 
-    run_id, attempt, lease_epoch, job_type, worker_name, started_at, finished_at (when it was taken over),
-    refused_at and refused_outcome (its worker's late answer), status (of the run now). At most MOST_SHOWN.
+    ``finished_at``: when that was. ``refused_at`` and ``refused_outcome`` are of its worker's late answer,
+    ``status`` is the run's now.
     """
+
+    run_id: int
+    job_type: str
+    error_code: str | None
+    outcome: str
+    finished_at: datetime
+    started_at: datetime
+    attempt: int
+    lease_epoch: int
+    worker_id: str
+    refused_at: datetime | None
+    refused_outcome: str | None
+    error_group: int | None
+    worker_name: str
+    status: str | None
+
+
+def lost(connection: Connection, found: FailedAttempts) -> tuple[list[Lost], int]:
+    """Return the attempts that were lost, newest first, at most MOST_SHOWN; and how many there are."""
     if not found.of_lost:
         return [], 0
-    return ask(_LOST, {"runs": found.lost_runs, "epochs": found.lost_epochs}), found.of_lost
+    return read_all(
+        connection, _LOST, Lost, {"runs": found.lost_runs, "epochs": found.lost_epochs}
+    ), found.of_lost

@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from wakeboard.core.states import CLAIMABLE, sql_list
-from wakeboard.reporting.activity_report import Ask, TimeWindow
+from wakeboard.database.read import read_all
+from wakeboard.reporting.activity_report import TimeWindow
 from wakeboard.reporting.activity_report.faults import MOST_SHOWN
+
+if TYPE_CHECKING:
+    from wakeboard.database.read import Connection
 
 # A fire is made within seconds of its time while any worker lives, and started when a slot is free.
 LATE = timedelta(minutes=1)
@@ -73,15 +77,15 @@ class Fires:
 
 
 _WITHIN = """r.definition_id = ANY (ARRAY(SELECT id FROM wakeboard.job_definitions))
-        AND r.scheduled_for >= :since AND r.scheduled_for < :until"""
+        AND r.scheduled_for >= %(since)s AND r.scheduled_for < %(until)s"""
 # The latest start and the newest overlap are the greatest of (which, run), as floats: they say a time to the
 # microsecond and an id up to 2 to the 53rd.
 _FIRED = f"""
 SELECT d.name, d.overlap, fires, late, latest[1] AS late_seconds, latest[2]::bigint AS late_run_id,
     beside, newest[2]::bigint AS beside_run_id
 FROM (
-    SELECT definition_id, count(*) AS fires, count(*) FILTER (WHERE late_by > :late) AS late,
-        max(ARRAY[late_by, id]) FILTER (WHERE late_by > :late) AS latest,
+    SELECT definition_id, count(*) AS fires, count(*) FILTER (WHERE late_by > %(late)s) AS late,
+        max(ARRAY[late_by, id]) FILTER (WHERE late_by > %(late)s) AS latest,
         count(*) FILTER (WHERE overlapped) AS beside,
         max(ARRAY[date_part('epoch', scheduled_for), id]) FILTER (WHERE overlapped) AS newest
     FROM (
@@ -96,12 +100,18 @@ ORDER BY d.name
 _ANY = f"SELECT EXISTS (SELECT FROM wakeboard.job_runs AS r WHERE {_WITHIN}) AS is_any"
 
 
-def fired(ask: Ask, window: TimeWindow) -> Fires:
+def fired(connection: Connection, window: TimeWindow) -> Fires:
     """Return how the fires of ``window`` began for which a run was made."""
     values = {"since": window.since, "until": window.until, "late": LATE.total_seconds()}
-    return Fires([ScheduleFires(**row) for row in ask(_FIRED, values)])
+    return Fires(read_all(connection, _FIRED, ScheduleFires, values))
 
 
-def is_any(ask: Ask, window: TimeWindow) -> bool:
+class _Any(NamedTuple):
+    """The answer of _ANY."""
+
+    is_any: bool
+
+
+def is_any(connection: Connection, window: TimeWindow) -> bool:
     """Return whether a run was made for a fire of ``window``, of a schedule that is still there."""
-    return bool(ask(_ANY, {"since": window.since, "until": window.until})[0]["is_any"])
+    return read_all(connection, _ANY, _Any, {"since": window.since, "until": window.until})[0].is_any

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from wakeboard.reporting.activity_report import Ask, TimeWindow
+from wakeboard.database.read import read_all
+from wakeboard.reporting.activity_report import TimeWindow
+
+if TYPE_CHECKING:
+    from wakeboard.database.read import Connection
 
 # So many fires are counted; in a night without a worker each of each schedule may be one.
 MANY = 200_000
@@ -49,34 +53,50 @@ FROM (
     (SELECT f.definition_id, f.schedule_name, f.reason, f.scheduled_for, f.until_at
      FROM wakeboard.missed_fires AS f
      WHERE f.definition_id = ANY (ARRAY(SELECT id FROM wakeboard.job_definitions))
-        AND f.scheduled_for >= :since AND f.scheduled_for < :until
+        AND f.scheduled_for >= %(since)s AND f.scheduled_for < %(until)s
      ORDER BY f.definition_id, f.scheduled_for
-     LIMIT :many)
+     LIMIT %(many)s)
     UNION ALL
     (SELECT f.definition_id, f.schedule_name, f.reason, f.scheduled_for, f.until_at
      FROM wakeboard.missed_fires AS f
-     WHERE f.definition_id IS NULL AND f.scheduled_for >= :since AND f.scheduled_for < :until
+     WHERE f.definition_id IS NULL AND f.scheduled_for >= %(since)s AND f.scheduled_for < %(until)s
      ORDER BY f.scheduled_for
-     LIMIT :many)
+     LIMIT %(many)s)
     UNION ALL
     (SELECT f.definition_id, f.schedule_name, f.reason, f.scheduled_for, f.until_at
      FROM wakeboard.missed_fires AS f
-     WHERE f.until_at > :since AND f.scheduled_for < :since
-     LIMIT :many)
+     WHERE f.until_at > %(since)s AND f.scheduled_for < %(since)s
+     LIMIT %(many)s)
 ) AS m
 LEFT JOIN wakeboard.job_definitions AS d ON d.id = m.definition_id
 GROUP BY 1, m.reason
 ORDER BY count(*) DESC, 1, m.reason
-LIMIT :most
+LIMIT %(most)s
 """
 
 
-def missed(ask: Ask, window: TimeWindow) -> AllMissedFires:
+class _Counted(NamedTuple):
+    """One row of _MISSED: a MissedFires, and what is counted of all of them."""
+
+    name: str
+    reason: str
+    fires: int
+    is_many: bool
+    first_at: datetime
+    last_at: datetime
+    all_fires: int
+    lines: int
+    are_many: bool
+
+
+def missed(connection: Connection, window: TimeWindow) -> AllMissedFires:
     """Return by schedule and reason the fires that fell into ``window`` and were not made, most first."""
     values = {"since": window.since, "until": window.until, "many": MANY, "most": MOST_TOLD}
-    rows = ask(_MISSED, values)
+    rows = read_all(connection, _MISSED, _Counted, values)
     if not rows:
         return AllMissedFires(0, 0, False, ())
-    *_, fires, lines, are_many = rows[0].values()
-    worst = [MissedFires(*[*row.values()][: len(MissedFires._fields)]) for row in rows]
-    return AllMissedFires(fires, lines, are_many or fires >= MANY, worst)
+    worst = [
+        MissedFires(row.name, row.reason, row.fires, row.is_many, row.first_at, row.last_at) for row in rows
+    ]
+    first = rows[0]
+    return AllMissedFires(first.all_fires, first.lines, first.are_many or first.all_fires >= MANY, worst)

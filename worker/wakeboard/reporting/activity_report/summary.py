@@ -7,18 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta, tzinfo
-from typing import Any
+from datetime import datetime, timedelta, tzinfo
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, urlencode
 
 from wakeboard.core.time.durations import format_duration
-from wakeboard.reporting.activity_report import Ask, Row, TimeWindow, faults, fires, minutes
+from wakeboard.database.read import read_all
+from wakeboard.reporting.activity_report import TimeWindow, faults, fires, minutes
 from wakeboard.reporting.activity_report import missed as missed_fires
 from wakeboard.reporting.activity_report.kinds import FailureKind, failed_kinds
 from wakeboard.reporting.activity_report.unmanned import UnmannedStretch, unmanned
 from wakeboard.reporting.activity_report.usual import medians
 from wakeboard.reporting.activity_report.words import NightNumbers, number, plural, verdict
-from wakeboard.reporting.ids_by_time import last_before
+from wakeboard.reporting.ids_by_time import LastBefore, last_before
+
+if TYPE_CHECKING:
+    from wakeboard.database.read import Connection
 
 FEW = 5
 REASONS = {
@@ -32,12 +36,24 @@ MOST_ACTS = 50
 # this much.
 SLACK = timedelta(minutes=10)
 
-_LAST_BEFORE = last_before("audit_log", "at")
+_LAST_BEFORE = last_before("audit_log", "at", "%(moment)s")
 _ACTS = """
 SELECT id, at, actor, action, target_type, target_id, result FROM wakeboard.audit_log
-WHERE id > CAST(:first AS bigint) AND id <= CAST(:last AS bigint) AND at >= :since AND at < :until
-ORDER BY id DESC LIMIT :most
+WHERE id > CAST(%(first)s AS bigint) AND id <= CAST(%(last)s AS bigint) AND at >= %(since)s AND at < %(until)s
+ORDER BY id DESC LIMIT %(most)s
 """
+
+
+class Act(NamedTuple):
+    """Who did what to which thing, and how it ended."""
+
+    id: int
+    at: datetime
+    actor: str
+    action: str
+    target_type: str | None
+    target_id: str | None
+    result: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +92,19 @@ class Summary:
         return f"{self.strong} {self.rest}"
 
 
-def summary(ask: Ask, window: TimeWindow, zone: tzinfo) -> Summary:
+def summary(connection: Connection, window: TimeWindow, zone: tzinfo) -> Summary:
     """Return what is to be told of ``window``, which is over; times in words are of ``zone``."""
-    usually = medians(ask, window.since)
-    ran = minutes.ran(ask, window, usually)
-    kinds, failed = failed_kinds(ask, window)
-    recovered, of_recovered = faults.recovered(ask, window)
-    lost, of_lost = faults.lost(ask, failed)
-    gone = unmanned(ask, window)
-    missed, fired, done = missed_fires.missed(ask, window), fires.fired(ask, window), acts(ask, window)
+    usually = medians(connection, window.since)
+    ran = minutes.ran(connection, window, usually)
+    kinds, failed = failed_kinds(connection, window)
+    recovered, of_recovered = faults.recovered(connection, window)
+    lost, of_lost = faults.lost(connection, failed)
+    gone = unmanned(connection, window)
+    missed, fired, done = (
+        missed_fires.missed(connection, window),
+        fires.fired(connection, window),
+        acts(connection, window),
+    )
     numbers = NightNumbers(
         attempts=sum(each.attempts for each in ran),
         types=len(ran),
@@ -115,13 +135,13 @@ def summary(ask: Ask, window: TimeWindow, zone: tzinfo) -> Summary:
         _section("missed", "Missed runs", map(_missed, missed.worst), page, count=missed.lines),
         _section("late", "Started late", map(_late, fired.latest), page),
         _section("overlapping", "Overlapping", map(_beside, fired.most_beside), page),
-        _section("slow", "Slower than usual", _slow(ask, window, slow), page),
+        _section("slow", "Slower than usual", _slow(connection, window, slow), page),
         _section("lost", "Stuck and taken over", map(_lost, lost), page, count=of_lost),
         _section("ran", "What ran", [_ran(each) for each in ran], page),
-        _section("acts", "Who did what", [_act(row, zone, window) for row in done], page),
+        _section("acts", "Who did what", [_act(act, zone, window) for act in done], page),
     )
     good, strong, rest = verdict(numbers, is_over=True)
-    stuck = sum(row["stuck"] for row in minutes.running(ask))
+    stuck = sum(each.stuck for each in minutes.running(connection))
     return Summary(numbers, good, strong, rest, stuck, tuple(each for each in sections if each.lines))
 
 
@@ -143,12 +163,10 @@ def _kind(kind: FailureKind, window: TimeWindow) -> ReportLine:
     return ReportLine(f"{number(kind.failures)} × {_short(kind.code)} of {_short(kind.job_type)}{dead}", path)
 
 
-def _recovered(row: Row) -> ReportLine:
-    code = _short(row["error_code"] or faults.UNKNOWN)
-    failed = plural(row["failures"], "failure")
-    return ReportLine(
-        f"run {row['id']} of {_short(row['job_type'])} after {failed} ({code})", f"/runs/{row['id']}"
-    )
+def _recovered(run: faults.Recovered) -> ReportLine:
+    code = _short(run.error_code or faults.UNKNOWN)
+    failed = plural(run.failures, "failure")
+    return ReportLine(f"run {run.id} of {_short(run.job_type)} after {failed} ({code})", f"/runs/{run.id}")
 
 
 def _unmanned(each: UnmannedStretch, zone: tzinfo) -> ReportLine:
@@ -174,24 +192,28 @@ def _beside(each: fires.ScheduleFires) -> ReportLine:
     return ReportLine(text, f"/runs/{each.beside_run_id}")
 
 
-def _slow(ask: Ask, window: TimeWindow, slow: Sequence[minutes.TypeAttempts]) -> list[ReportLine]:
-    slowest = {row["job_type"]: row for row in reversed(minutes.slow_runs(ask, window, slow[:FEW]))}
+def _slow(
+    connection: Connection, window: TimeWindow, slow: Sequence[minutes.TypeAttempts]
+) -> list[ReportLine]:
+    slowest = {run.job_type: run for run in reversed(minutes.slow_runs(connection, window, slow[:FEW]))}
     return [_slow_line(each, slowest.get(each.job_type)) for each in slow]
 
 
-def _slow_line(each: minutes.TypeAttempts, run: Row | None) -> ReportLine:
+def _slow_line(each: minutes.TypeAttempts, run: minutes.SlowRun | None) -> ReportLine:
     assert each.usual is not None, "what is slow is so against what is usual"
     text = (
         f"{_short(each.job_type)}: {number(each.slow)} of {number(each.succeeded)}, the slowest "
         f"{format_duration(each.slowest_seconds)}, usually {format_duration(each.usual.seconds)}"
     )
-    return ReportLine(text, f"/runs/{run['id']}" if run else _type(each.job_type))
+    return ReportLine(text, f"/runs/{run.id}" if run else _type(each.job_type))
 
 
-def _lost(row: Row) -> ReportLine:
-    now = f", {row['status']} now" if row["status"] else ""
-    text = f"run {row['run_id']} of {_short(row['job_type'])}, taken from {_short(row['worker_name'])}{now}"
-    return ReportLine(text, f"/runs/{row['run_id']}")
+def _lost(attempt: faults.Lost) -> ReportLine:
+    now = f", {attempt.status} now" if attempt.status else ""
+    run_id, worker = attempt.run_id, _short(attempt.worker_name)
+    return ReportLine(
+        f"run {run_id} of {_short(attempt.job_type)}, taken from {worker}{now}", f"/runs/{run_id}"
+    )
 
 
 def _ran(each: minutes.TypeAttempts) -> ReportLine:
@@ -201,29 +223,28 @@ def _ran(each: minutes.TypeAttempts) -> ReportLine:
     )
 
 
-def acts(ask: Ask, window: TimeWindow) -> list[Row]:
-    """Return what was done in ``window``, newest first, at most MOST_ACTS: who did what."""
+def acts(connection: Connection, window: TimeWindow) -> list[Act]:
+    """Return what was done in ``window``, newest first, at most MOST_ACTS."""
     first, last = (
-        ask(_LAST_BEFORE, {"moment": moment})[0]["low"]
+        read_all(connection, _LAST_BEFORE, LastBefore, {"moment": moment})[0].low
         for moment in (window.since - SLACK, window.until + SLACK)
     )
     values = {"first": first, "last": last, "since": window.since, "until": window.until, "most": MOST_ACTS}
-    return ask(_ACTS, values)
+    return read_all(connection, _ACTS, Act, values)
 
 
-def _act(row: Row, zone: tzinfo, window: TimeWindow) -> ReportLine:
-    of = f" of {row['target_type']} {_short(row['target_id'] or '')}".rstrip() if row["target_type"] else ""
-    result = "" if row["result"] == "done" else f" ({row['result']})"
-    clock = f"{row['at'].astimezone(zone):%H:%M}"
-    text = f"{clock} {_short(row['actor'])}: {_short(row['action'])}{of}{result}"
-    return ReportLine(text, f"/audit?{window.query}#audit-{row['id']}")
+def _act(act: Act, zone: tzinfo, window: TimeWindow) -> ReportLine:
+    of = f" of {act.target_type} {_short(act.target_id or '')}".rstrip() if act.target_type else ""
+    result = "" if act.result == "done" else f" ({act.result})"
+    text = f"{act.at.astimezone(zone):%H:%M} {_short(act.actor)}: {_short(act.action)}{of}{result}"
+    return ReportLine(text, f"/audit?{window.query}#audit-{act.id}")
 
 
 def _schedule(name: str) -> str:
     return f"/schedules/{quote(name, safe='')}"
 
 
-def _short(text: Any) -> str:
+def _short(text: object) -> str:
     """Return a foreign name as one short line."""
     line = "".join(c if c.isprintable() else "·" for c in str(text))
     return line if len(line) <= 60 else f"{line[:59]}…"

@@ -8,11 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import TYPE_CHECKING, NamedTuple
 
-from wakeboard.reporting.activity_report import Ask, Row
+from wakeboard.database.read import read_all
 from wakeboard.reporting.hourly_rollups import hour_of
 from wakeboard.reporting.statistics import bucket_seconds
+
+if TYPE_CHECKING:
+    from wakeboard.database.read import Connection
 
 # How far back a median is taken from.
 BEFORE = timedelta(days=7)
@@ -47,39 +50,50 @@ WHERE minute >= other.since AND minute < other.until AND outcome = 'succeeded'
 """.strip()
     for table in ("statistics_rollups", "statistics_deltas")
 )
+# Arrays of one length are unnested side by side: a function in FROM is set up anew for each row.
 _USUAL = f"""
 WITH asked AS MATERIALIZED (
-    SELECT greatest(hour, :since) AS since, least(hour + interval '1 hour', :until) AS until,
+    SELECT greatest(hour, %(since)s) AS since, least(hour + interval '1 hour', %(until)s) AS until,
         EXISTS (
             SELECT FROM wakeboard.statistics_hours AS known WHERE known.hour = each.hour
                 AND known.summed_at IS NOT NULL
-                AND each.hour >= :since AND each.hour + interval '1 hour' <= :until
+                AND each.hour >= %(since)s AND each.hour + interval '1 hour' <= %(until)s
         ) AS is_summed
-    FROM generate_series({hour_of(":since")}, :until - interval '1 microsecond', '1 hour') AS each (hour)
+    FROM generate_series({hour_of("%(since)s")}, %(until)s - interval '1 microsecond', '1 hour')
+        AS each (hour)
 ), in_hours AS (
     SELECT told.* FROM asked CROSS JOIN LATERAL (
         SELECT job_type, duration_buckets, duration_runs, duration_bucket_ms
         FROM wakeboard.statistics_hours_of_types AS summed
-        WHERE summed.hour = asked.since AND summed.hour >= :since AND summed.hour < :until
+        WHERE summed.hour = asked.since AND summed.hour >= %(since)s AND summed.hour < %(until)s
     ) AS told
     WHERE asked.is_summed
-    ORDER BY asked.since DESC LIMIT :most_hours
+    ORDER BY asked.since DESC LIMIT %(most_hours)s
 ), in_minutes AS (
     -- Hour by hour from the newest on until there are enough: to be sorted, all would have to be read first.
     SELECT told.* FROM (SELECT * FROM asked WHERE NOT is_summed ORDER BY since DESC) AS other
     CROSS JOIN LATERAL ({_MINUTES}) AS told
-    LIMIT :most_minutes
+    LIMIT %(most_minutes)s
 )
-SELECT job_type, duration_bucket, sum(runs) AS runs, sum(duration_ms) AS ms
+SELECT job_type, duration_bucket, sum(runs)::bigint AS runs, sum(duration_ms) AS ms
 FROM (
-    SELECT job_type, bucket.* FROM in_hours
-    CROSS JOIN LATERAL unnest(duration_buckets, duration_runs, duration_bucket_ms)
-        AS bucket (duration_bucket, runs, duration_ms)
+    SELECT job_type, unnest(duration_buckets) AS duration_bucket, unnest(duration_runs) AS runs,
+        unnest(duration_bucket_ms) AS duration_ms
+    FROM in_hours
     UNION ALL
     SELECT job_type, duration_bucket, runs, duration_ms FROM in_minutes
 ) AS before
 GROUP BY job_type, duration_bucket
 """
+
+
+class _Bucket(NamedTuple):
+    """How many successful attempts of a type took about as long, and for how long all of them together."""
+
+    job_type: str
+    duration_bucket: int
+    runs: int
+    ms: float
 
 
 def usual_until(since: datetime) -> datetime:
@@ -90,7 +104,7 @@ def usual_until(since: datetime) -> datetime:
     return since.replace(minute=0, second=0, microsecond=0)
 
 
-def medians(ask: Ask, since: datetime) -> dict[str, Baseline]:
+def medians(connection: Connection, since: datetime) -> dict[str, Baseline]:
     """Return by type what was usual in the BEFORE days before a window; types of fewer runs are left out.
 
     The median is the mean of the bucket that it lies in.
@@ -102,21 +116,21 @@ def medians(ask: Ask, since: datetime) -> dict[str, Baseline]:
         "most_hours": MOST_HOURS,
         "most_minutes": MOST_MINUTES,
     }
-    by_type: dict[str, list[Row]] = {}
-    for row in ask(_USUAL, values):
-        by_type.setdefault(row["job_type"], []).append(row)
+    by_type: dict[str, list[_Bucket]] = {}
+    for bucket in read_all(connection, _USUAL, _Bucket, values):
+        by_type.setdefault(bucket.job_type, []).append(bucket)
     return {
-        name: Baseline(int(total), _median(rows, total))
-        for name, rows in by_type.items()
-        if (total := sum(row["runs"] for row in rows)) >= FEWEST
+        name: Baseline(total, _median(buckets, total))
+        for name, buckets in by_type.items()
+        if (total := sum(bucket.runs for bucket in buckets)) >= FEWEST
     }
 
 
-def _median(rows: Sequence[Row], total: Any) -> float:
-    """Return the median in seconds of ``rows``, one per bucket."""
+def _median(buckets: Sequence[_Bucket], total: int) -> float:
+    """Return the median in seconds of what is in ``buckets``."""
     reached = 0
-    for row in sorted(rows, key=lambda row: bucket_seconds(row["duration_bucket"])):
-        reached += row["runs"]
+    for bucket in sorted(buckets, key=lambda bucket: bucket_seconds(bucket.duration_bucket)):
+        reached += bucket.runs
         if 2 * reached >= total:
-            return float(row["ms"] / float(row["runs"])) / 1000
+            return bucket.ms / bucket.runs / 1000
     raise AssertionError("no bucket holds half of the runs")

@@ -38,7 +38,7 @@ _KIND = r"[a-z_]{1,30}"
 
 rows = audit_log.c
 
-_LAST_BEFORE = last_before("audit_log", "at")
+_LAST_BEFORE = last_before("audit_log", "at", ":moment")
 
 
 @dataclass(frozen=True, slots=True)

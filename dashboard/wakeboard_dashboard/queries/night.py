@@ -1,35 +1,102 @@
 """One window of time and everything that is found about it, for the page of a night and its twin.
 
-Each question is asked of the database once, when somebody first wants its answer. Knows no request.
+What failed in it is told by group: which of it is new, what became of its runs, and an example of each. Each
+question is asked of the database once, when somebody first wants its answer. Knows no request.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from functools import cache, cached_property
-from typing import cast
+from functools import cached_property
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection
 
-from wakeboard.reporting.activity_report import Ask, Row, TimeWindow, faults, fires, minutes
+from wakeboard.reporting.activity_report import TimeWindow, faults, fires, minutes
 from wakeboard.reporting.activity_report import missed as missed_fires
-from wakeboard.reporting.activity_report.minutes import TypeAttempts
+from wakeboard.reporting.activity_report.faults import MOST_SHOWN, FailingRuns, Lost, Mark, Recovered, mark_of
+from wakeboard.reporting.activity_report.minutes import Running, SlowRun, TypeAttempts
 from wakeboard.reporting.activity_report.stretches import BusyTime
 from wakeboard.reporting.activity_report.unmanned import UnmannedStretch, unmanned
 from wakeboard.reporting.activity_report.usual import Baseline, medians
 from wakeboard.reporting.activity_report.words import NightNumbers
 from wakeboard.reporting.filters.values import Moment
-from wakeboard_dashboard.queries import audit, errors
-from wakeboard_dashboard.queries.errors import FailureWindow, Group
+from wakeboard_dashboard.queries import audit, errors, groups
+from wakeboard_dashboard.queries.errors import FailureGroups, FailureWindow, Group
 from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.queries.keyset import Rows
-from wakeboard_dashboard.queries.nights import failures
-from wakeboard_dashboard.queries.nights.failures import Failures
 
-# Making one of the questions costs as much Python as asking it; they are some twenty.
-_statement = cache(text)
+NONE_FAILS = FailingRuns()
+
+
+@dataclass(frozen=True)
+class Failures:
+    """The groups of a window, the ``new`` ones first, then those of which most attempts failed.
+
+    ``shown`` are the first MOST_SHOWN of ``count``, with their rows of error_groups. ``is_cut``: counting
+    stopped at ``errors.CAP``.
+    """
+
+    shown: list[Group] = field(default_factory=list)
+    count: int = 0
+    new: int = 0
+    is_cut: bool = False
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the groups that are shown."""
+        return [group.number for group in self.shown if group.number is not None]
+
+
+def rank_failures(
+    connection: Connection,
+    found: FailureGroups,
+    since: datetime,
+    known: Callable[[], Collection[tuple[str, str]]],
+) -> Failures:
+    """Return what is told of the groups that ``errors.tried`` found of a window that began at ``since``.
+
+    ``known`` returns each code and type that had failed before, of which no group was kept.
+    """
+    if not found.heard:
+        return Failures()
+
+    def rank(group: Group) -> tuple[int, str, str, float]:
+        return -group.count, group.code, group.job_type, math.inf if group.number is None else group.number
+
+    ranked = sorted(found.heard, key=rank)
+    numbers = [group.number for group in ranked if group.number is not None]
+    kept = groups.unseen_before(connection, numbers, since, numbers[:MOST_SHOWN])
+
+    def is_new(group: Group) -> bool:
+        if group.number is not None:
+            if group.number not in kept:
+                return False
+            of_group = kept[group.number]
+            if of_group is not None and of_group.first_seen_at < since:
+                return False
+        return (group.code, group.job_type) not in known()
+
+    new = [is_new(group) for group in ranked]
+    told = sorted(zip(new, ranked, strict=True), key=lambda each: not each[0])[:MOST_SHOWN]
+    shown = [replace(group, kept=kept.get(group.number or 0)) for _, group in told]
+    return Failures(shown, len(ranked), sum(new), found.is_cut)
+
+
+def failures_in_full(
+    connection: Connection, found: Sequence[Group], failing: Mapping[Mark, FailingRuns]
+) -> list[Group]:
+    """Return the groups, each with its newest message and how many of the window's runs fail with it now."""
+    return [
+        replace(
+            group,
+            message=message,
+            **failing.get(mark_of(group.number, group.code, group.job_type), NONE_FAILS)._asdict(),
+        )
+        for group, message in zip(found, errors.messages_of(connection, found), strict=True)
+    ]
 
 
 @dataclass(frozen=True)
@@ -41,27 +108,20 @@ class Night:
     now: datetime
 
     @cached_property
-    def ask(self) -> Ask:
-        """How the shared questions of a night are asked here."""
-        return lambda sql, values: cast(
-            list[Row], self.connection.execute(_statement(sql), dict(values)).mappings().all()
-        )
-
-    @cached_property
     def usual(self) -> dict[str, Baseline]:
         """What was usual before."""
-        return medians(self.ask, self.window.since)
+        return medians(self.connection, self.window.since)
 
     @cached_property
     def ran(self) -> list[TypeAttempts]:
         """What ended, by type, those with failures first."""
-        return minutes.ran(self.ask, self.window, self.usual)
+        return minutes.ran(self.connection, self.window, self.usual)
 
     @cached_property
-    def running(self) -> list[Row]:
+    def running(self) -> list[Running]:
         """What runs now, when the window is not over and has begun."""
         under_way = self.window.since <= self.now < self.window.until
-        return minutes.running(self.ask) if under_way else []
+        return minutes.running(self.connection) if under_way else []
 
     @cached_property
     def slow(self) -> list[TypeAttempts]:
@@ -69,11 +129,11 @@ class Night:
         return sorted((each for each in self.ran if each.slow), key=lambda each: -each.slow)
 
     @cached_property
-    def slow_runs(self) -> dict[str, list[Row]]:
+    def slow_runs(self) -> dict[str, list[SlowRun]]:
         """The slowest runs of the types that come first in ``slow``, by type."""
-        found: dict[str, list[Row]] = {}
-        for run in minutes.slow_runs(self.ask, self.window, self.slow[: minutes.SLOW_TYPES]):
-            found.setdefault(run["job_type"], []).append(run)
+        found: dict[str, list[SlowRun]] = {}
+        for run in minutes.slow_runs(self.connection, self.window, self.slow[: minutes.SLOW_TYPES]):
+            found.setdefault(run.job_type, []).append(run)
         return found
 
     @cached_property
@@ -85,12 +145,12 @@ class Night:
     def failures(self) -> Failures:
         """The failed attempts by code and type."""
         found = errors.tried(self.connection, self.failure_window)
-        return failures.told(self.connection, found, self.window.since, lambda: self.known[0])
+        return rank_failures(self.connection, found, self.window.since, lambda: self.known[0])
 
     @cached_property
     def shown_failures(self) -> list[Group]:
         """Those that are shown, in full."""
-        return failures.in_full(self.connection, self.failures.shown, self.failed.failing)
+        return failures_in_full(self.connection, self.failures.shown, self.failed.failing)
 
     @cached_property
     def trends(self) -> list[Sequence[int]]:
@@ -100,7 +160,7 @@ class Night:
     @cached_property
     def failed(self) -> faults.FailedAttempts:
         """The attempts that failed, by run, and how those stood when they were asked for."""
-        return faults.failed(self.ask, self.window, self.failures.numbers)
+        return faults.failed(self.connection, self.window, self.failures.numbers)
 
     @property
     def fates(self) -> faults.FailedRunStates:
@@ -110,32 +170,32 @@ class Night:
     @cached_property
     def known(self) -> tuple[set[tuple[str, str]], bool]:
         """The kinds of failure from before the window, and whether only the newest were read."""
-        return faults.known(self.ask, self.window)
+        return faults.known(self.connection, self.window)
 
     @cached_property
-    def recovered(self) -> tuple[list[Row], int]:
+    def recovered(self) -> tuple[list[Recovered], int]:
         """The runs that succeeded only after failures, and how many there are."""
-        return faults.recovered(self.ask, self.window)
+        return faults.recovered(self.connection, self.window)
 
     @cached_property
-    def lost(self) -> tuple[list[Row], int]:
+    def lost(self) -> tuple[list[Lost], int]:
         """The attempts whose run was taken over, and how many there are."""
-        return faults.lost(self.ask, self.failed)
+        return faults.lost(self.connection, self.failed)
 
     @cached_property
     def missed(self) -> missed_fires.AllMissedFires:
         """The fires that were missed."""
-        return missed_fires.missed(self.ask, self.window)
+        return missed_fires.missed(self.connection, self.window)
 
     @cached_property
     def fired(self) -> fires.Fires:
         """How the fires began for which runs were made."""
-        return fires.fired(self.ask, self.window)
+        return fires.fired(self.connection, self.window)
 
     @cached_property
     def unmanned(self) -> list[UnmannedStretch]:
         """The stretches in which no worker was there."""
-        return unmanned(self.ask, self.window)
+        return unmanned(self.connection, self.window)
 
     @cached_property
     def acts(self) -> Rows:
@@ -147,7 +207,7 @@ class Night:
     @cached_property
     def under_way(self) -> dict[str, tuple[datetime, int]]:
         """By type when the longest running run began, and how many run."""
-        return {row["job_type"]: (row["first_at"], row["runs"]) for row in self.running}
+        return {each.job_type: (each.first_at, each.runs) for each in self.running}
 
     @cached_property
     def lane_types(self) -> list[str]:
@@ -158,7 +218,7 @@ class Night:
     @cached_property
     def busy(self) -> dict[str, BusyTime]:
         """When each of ``lane_types`` was busy."""
-        return minutes.busy(self.ask, self.window, self.lane_types)
+        return minutes.busy(self.connection, self.window, self.lane_types)
 
     @cached_property
     def numbers(self) -> NightNumbers:
@@ -177,8 +237,8 @@ class Night:
             overlapping=self.fired.beside,
             slow=sum(each.slow for each in self.ran),
             taken_over=self.lost[1],
-            stuck=sum(row["stuck"] for row in self.running),
-            running=sum(row["runs"] for row in self.running),
+            stuck=sum(each.stuck for each in self.running),
+            running=sum(each.runs for each in self.running),
             acts=len(self.acts.items),
             unmanned_seconds=sum(each.seconds for each in self.unmanned),
         )
