@@ -176,6 +176,8 @@ class Duties:
         Asked this way it is no error in the server's log. What was hindered comes at once after a migration.
         """
         if not self.lack.names:
+            # Another thread may have been the one that saw them made.
+            self.is_without_tables = False
             return True
         assert self._connection is not None
         try:

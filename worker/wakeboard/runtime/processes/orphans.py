@@ -1,7 +1,7 @@
-"""Ends what a dead template leaves to the supervisor, its nearest subreaper, and no other child of it.
+"""Ends what a dead fork server leaves to the supervisor, its nearest subreaper, and no other child of it.
 
-What descends from a template is known by a mark that a new session, an empty environment and an exec leave in
-place: a soft limit of its own on the bytes of POSIX message queues.
+What descends from a fork server is known by a mark that a new session, an empty environment and an exec
+leave in place: a soft limit of its own on the bytes of POSIX message queues.
 """
 
 from __future__ import annotations
