@@ -227,9 +227,9 @@ def test_each_line_of_a_system_crontab_is_a_command_of_its_user() -> None:
 def test_the_same_command_of_two_users_has_two_names_and_each_its_own() -> None:
     first, second, third = read("@daily root x\n@daily backup x\n@daily root x", system=True)
     assert first.definition and second.definition and third.definition
-    assert len({line.marks[0] for line in (first, second, third)}) == 3
-    assert {line.marks[1].removesuffix("-2") for line in (first, second, third)} == set(
-        only("@daily x").marks
+    assert len({line.suffixes[0] for line in (first, second, third)}) == 3
+    assert {line.suffixes[1].removesuffix("-2") for line in (first, second, third)} == set(
+        only("@daily x").suffixes
     )
     assert (second.note, third.note) == (None, "the same as line 1: both run, as in cron")
 
@@ -388,7 +388,7 @@ def test_a_name_starts_with_what_runs_and_shows_no_secret(command: str, slug: st
 def test_a_name_is_the_comment_above_where_that_is_a_phrase(comment: str, slug: str) -> None:
     named = taken(f"{comment}\n0 3 * * * /opt/dump")
     assert named.name.rpartition("-")[0] == slug
-    assert only(f"{comment}\n0 3 * * * /opt/dump").marks == only("0 3 * * * /opt/dump").marks
+    assert only(f"{comment}\n0 3 * * * /opt/dump").suffixes == only("0 3 * * * /opt/dump").suffixes
 
 
 @pytest.mark.parametrize(
@@ -411,7 +411,7 @@ def test_a_name_is_the_comment_above_where_that_is_a_phrase(comment: str, slug: 
     ],
 )
 def test_a_line_whose_ordinary_exit_is_not_0_is_known(command: str, program: str, code: int) -> None:
-    exits = only(f"@daily {command}").exits
+    exits = only(f"@daily {command}").ordinary_exit
     assert exits is not None
     assert (exits.program, exits.code) == (program, code)
     assert exits.why
@@ -434,7 +434,7 @@ def test_a_line_whose_ordinary_exit_is_not_0_is_known(command: str, program: str
     ],
 )
 def test_a_line_that_ends_with_0_where_all_is_well_is_not_noted(command: str) -> None:
-    assert only(f"@daily {command}").exits is None
+    assert only(f"@daily {command}").ordinary_exit is None
 
 
 @pytest.mark.parametrize(

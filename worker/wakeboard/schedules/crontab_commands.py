@@ -1,11 +1,11 @@
-"""The command of a crontab line: its schedule's name, its ordinary exit codes, its unit of systemd. Pure.
+"""The command of a crontab line: the name of its schedule, its ordinary exit code, its systemd unit. Pure.
 
-A name is shown on pages to everybody. So it has no options, assignments or numbers: those may be secrets. It
-comes from the comment above the line, else from the command.
+The name is public. So it has no options, assignments or numbers, which may be secrets. It comes from the
+comment above the line, else from the command.
 
-Cron does not look at a command's exit code. So lines are common that end with another code than 0 although
-all is well: a test in front, a lock that is taken, a search that finds nothing. Only what decides the exit
-code of the whole line is looked at.
+Cron ignores exit codes. So lines are common that end with another code than 0 although all is well: a test in
+front, a lock that is taken, a search that finds nothing. Only the programs that decide the exit code of the
+whole line are examined.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from dataclasses import dataclass
 
 LONGEST_NAME = 50
 MOST_WORDS = 6
-# A comment names its line where it is one phrase of plain words, which Ansible and Puppet write, too.
-_AUTHORED = re.compile(r"(?:ansible|puppet name)\s*:\s*", re.IGNORECASE)
+# A comment names its line where it is one phrase of plain words; Ansible and Puppet write such comments.
+_TOOL_PREFIX = re.compile(r"(?:ansible|puppet name)\s*:\s*", re.IGNORECASE)
 _PHRASE = re.compile(r"[^\W\d_][\w ,.'/()&-]*[.:!]?")
-# What the system's own files say above their first line, and programs that write crontabs.
+# Headings of the system's own files, and of programs that write crontabs.
 _HEADING = re.compile(
     r"m\s+h\b|min(?:ute)?s?\s+hours?\b|.*\b(?:dom|dow)\b|.*command to be executed|do not edit|edit this file",
     re.IGNORECASE,
 )
-# What says where, when or as whom a command runs, not what it is. Several may stand one behind the other.
-_IN_ANY_FOLDER = r"(?:/[^\s;&|]*/)?"
+# What says where, when or as whom a command runs, not what it is. Several may follow each other.
+_FOLDER = r"(?:/[^\s;&|]*/)?"
 _OPTIONS = r"(?:-[^\s;&|]+\s+(?:\d[\w.]*\s+)?)*"
 _LEAD_IN = re.compile(
     rf"""(?:
         cd\s+\S+\s*(?:&&|;)
       | [A-Za-z_]\w*=(?:"[^"]*"|'[^']*'|[^\s"']*)(?=\s)
-      | (?:if\s+)?(?:!\s*)?{_IN_ANY_FOLDER}(?:test|\[\[?)\s[^;&|]*(?:&&|\|\||;)
-      | (?:if\s+)?(?:!\s*)?(?:command\s+-v|type|{_IN_ANY_FOLDER}(?:which|pgrep|pidof))\s[^;&|]*(?:&&|\|\||;)
+      | (?:if\s+)?(?:!\s*)?{_FOLDER}(?:test|\[\[?)\s[^;&|]*(?:&&|\|\||;)
+      | (?:if\s+)?(?:!\s*)?(?:command\s+-v|type|{_FOLDER}(?:which|pgrep|pidof))\s[^;&|]*(?:&&|\|\||;)
       | (?:\.|source)\s+\S+\s*(?:&&|;)
-      | {_IN_ANY_FOLDER}sleep\s[^;&|]*(?:&&|;)
-      | {_IN_ANY_FOLDER}perl\s+-e\s+'[^']*'\s*(?:&&|;)
-      | {_IN_ANY_FOLDER}flock\s+{_OPTIONS}[^\s;&|]+\s+(?:-c\s+)?
-      | {_IN_ANY_FOLDER}timeout\s+{_OPTIONS}\d[\w.]*\s+
-      | {_IN_ANY_FOLDER}(?:nice|ionice|chrt)\s+{_OPTIONS}
-      | {_IN_ANY_FOLDER}sudo\s+(?:-[ugU]\s*[^\s;&|]+\s+|-[^\s;&|]+\s+)*
-      | {_IN_ANY_FOLDER}env\s+(?:-[^\s;&|]+\s+)*
-      | {_IN_ANY_FOLDER}(?:ba|da|k|z)?sh\s+(?:-\w+\s+)*-\w*c\s+
-      | {_IN_ANY_FOLDER}python[\d.]*\s+(?:-[A-Za-ln-z]\w*\s+)*-m\s+
-      | (?:exec|if|then|{_IN_ANY_FOLDER}(?:nohup|setsid|time|chronic))\s
+      | {_FOLDER}sleep\s[^;&|]*(?:&&|;)
+      | {_FOLDER}perl\s+-e\s+'[^']*'\s*(?:&&|;)
+      | {_FOLDER}flock\s+{_OPTIONS}[^\s;&|]+\s+(?:-c\s+)?
+      | {_FOLDER}timeout\s+{_OPTIONS}\d[\w.]*\s+
+      | {_FOLDER}(?:nice|ionice|chrt)\s+{_OPTIONS}
+      | {_FOLDER}sudo\s+(?:-[ugU]\s*[^\s;&|]+\s+|-[^\s;&|]+\s+)*
+      | {_FOLDER}env\s+(?:-[^\s;&|]+\s+)*
+      | {_FOLDER}(?:ba|da|k|z)?sh\s+(?:-\w+\s+)*-\w*c\s+
+      | {_FOLDER}python[\d.]*\s+(?:-[A-Za-ln-z]\w*\s+)*-m\s+
+      | (?:exec|if|then|{_FOLDER}(?:nohup|setsid|time|chronic))\s
       | [(){{}}"'!]
     )\s*""",
     re.VERBOSE,
 )
 _END = re.compile(r"[;&|<>]")
-# The shape of a command's first and second word that may show in a name.
-_SHOWN = (re.compile(r"[\w./~$\"'{][^=@]*"), re.compile(r"[A-Za-z./~][A-Za-z./_:-]*"))
+# The shape of a command's first and second word that may be part of a name.
+_NAME_WORDS = (re.compile(r"[\w./~$\"'{][^=@]*"), re.compile(r"[A-Za-z./~][A-Za-z./_:-]*"))
 
 _TEST = "its test is not true"
 _SEARCH = "it finds nothing"
@@ -64,7 +64,7 @@ _REASONS = {
     **dict.fromkeys(("pgrep", "pkill", "pidof"), "no such process runs"),
 }
 _FLOCK, _TIMEOUT = "another holds the lock", "the time is over"
-# These run the command behind their options.
+# These run the command that follows their options.
 _WRAPPERS = frozenset({"nice", "ionice", "env", "sudo", "nohup", "setsid", "exec", "time", "chronic"})
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh"})
 _ENDS = frozenset({";", "&", "\n"})
@@ -94,11 +94,11 @@ def name_of(command: str, comment: str | None = None) -> str:
 
     Without a comment that is a phrase it is the program's name and what follows it, if that is a word.
     """
-    return (comment and _of_comment(comment)) or _of_command(command) or "command"
+    return (comment and _name_from_comment(comment)) or _name_from_command(command) or "command"
 
 
-def _of_comment(comment: str) -> str | None:
-    text = _AUTHORED.sub("", comment.strip("#*=- \t"), count=1).strip()
+def _name_from_comment(comment: str) -> str | None:
+    text = _TOOL_PREFIX.sub("", comment.strip("#*=- \t"), count=1).strip()
     if not _PHRASE.fullmatch(text) or _HEADING.match(text):
         return None
     words = [word for word in text.split() if not any(c.isdigit() for c in word)]
@@ -106,15 +106,17 @@ def _of_comment(comment: str) -> str | None:
     return slug if len(slug) > 2 else None
 
 
-def _of_command(command: str) -> str:
+def _name_from_command(command: str) -> str:
     rest = command
     while lead_in := _LEAD_IN.match(rest):
         rest = rest[lead_in.end() :]
     words = [word.rstrip("\"')") for word in _END.split(rest.strip() or command)[0].split()]
     # Each line of Debian's own file is a run-parts of some folder.
     words = [word for word in words if word != "--report"]
-    shown = itertools.takewhile(lambda pair: pair[0].fullmatch(pair[1]), zip(_SHOWN, words, strict=False))
-    return _slug("-".join(word.rstrip("/").rpartition("/")[2] for _, word in shown))
+    parts = itertools.takewhile(
+        lambda pair: pair[0].fullmatch(pair[1]), zip(_NAME_WORDS, words, strict=False)
+    )
+    return _slug("-".join(word.rstrip("/").rpartition("/")[2] for _, word in parts))
 
 
 def _slug(text: str) -> str:
@@ -124,7 +126,7 @@ def _slug(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class OrdinaryExit:
-    """``program`` ends with ``code`` when ``why``, and so does the line."""
+    """The line ends with ``code``, as ``program`` does when ``why``."""
 
     program: str
     code: int
@@ -132,26 +134,26 @@ class OrdinaryExit:
 
 
 def ordinary_exit(command: str) -> OrdinaryExit | None:
-    """Return why ``command`` may end with another exit code than 0 although all is well, None where it is not
-    known to."""
+    """Return why ``command`` may end with another exit code than 0 although all is well, else None."""
     try:
         lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
         lexer.whitespace_split, lexer.commenters = True, ""
         words = list(lexer)
     except ValueError:
         return None
-    return next((found for part in _deciding(words) if (found := _of_program(part))), None)
+    exits = map(_exit_of_program, _deciding_programs(words))
+    return next((each for each in exits if each is not None), None)
 
 
-def _deciding(words: Sequence[str]) -> list[list[str]]:
-    """Return the programs whose exit code is that of the whole: in the last list those that no ``||``
+def _deciding_programs(words: Sequence[str]) -> list[list[str]]:
+    """Return the programs whose exit code is that of the whole: of the last list those that no ``||``
     follows, and of a pipeline the last."""
     parts: list[list[str]] = [[]]
     for word in words:
         if word in ("(", ")", "{", "}"):
             continue
         if word in _COMPOUND and not parts[-1]:
-            # What it tests and does ends well; only what stands before it with && counts.
+            # A compound command ends with 0; only what comes before it with && counts.
             break
         if word in _ENDS or word == "||":
             parts = [[]]
@@ -164,25 +166,25 @@ def _deciding(words: Sequence[str]) -> list[list[str]]:
     return [part for part in parts if part]
 
 
-def _of_program(words: Sequence[str]) -> OrdinaryExit | None:
-    late: OrdinaryExit | None = None
-    while words := _unwrapped(list(words)):
+def _exit_of_program(words: Sequence[str]) -> OrdinaryExit | None:
+    timeout: OrdinaryExit | None = None
+    while words := _without_wrappers(list(words)):
         program, rest = words[0].rpartition("/")[2], words[1:]
         if program == "timeout":
-            late = OrdinaryExit(program, 124, _TIMEOUT)
-            words = _behind_duration(rest)
+            timeout = OrdinaryExit(program, 124, _TIMEOUT)
+            words = _command_of_timeout(rest)
             continue
         if program in _REASONS:
             return OrdinaryExit(program, 1, _REASONS[program])
         if program == "flock" and (code := _code_of_flock(rest)):
             return OrdinaryExit(program, code, _FLOCK)
         if program in _SHELLS and "-c" in rest[:-1]:
-            return ordinary_exit(rest[rest.index("-c") + 1]) or late
+            return ordinary_exit(rest[rest.index("-c") + 1]) or timeout
         break
-    return late
+    return timeout
 
 
-def _unwrapped(words: list[str]) -> list[str]:
+def _without_wrappers(words: list[str]) -> list[str]:
     while words:
         name = words[0].rpartition("/")[2]
         if name not in _WRAPPERS and ("=" not in name or name.startswith("=")):
@@ -194,9 +196,8 @@ def _unwrapped(words: list[str]) -> list[str]:
     return words
 
 
-def _behind_duration(rest: Sequence[str]) -> list[str]:
-    """Return the command that ``timeout`` runs: it follows the duration, which is the first that is no
-    option."""
+def _command_of_timeout(rest: Sequence[str]) -> list[str]:
+    """Return the command that ``timeout`` runs; it follows the duration, which is the first non-option."""
     words = list(rest)
     while words and words[0].startswith("-"):
         words = words[2:] if words[0] in ("-k", "-s", "--kill-after", "--signal") else words[1:]
@@ -204,7 +205,7 @@ def _behind_duration(rest: Sequence[str]) -> list[str]:
 
 
 def _code_of_flock(rest: Sequence[str]) -> int | None:
-    """Return the exit code of a ``flock`` that does not wait for ever, None for one that does."""
+    """Return the exit code of a ``flock`` that stops waiting, None for one that waits for ever."""
     options = [word for word in rest if word.startswith("-")]
     waits = not any(
         word in ("--nonblock", "--nb", "--timeout", "--wait")
@@ -213,9 +214,9 @@ def _code_of_flock(rest: Sequence[str]) -> int | None:
     )
     if waits:
         return None
-    for at, word in enumerate(rest[:-1]):
-        if word in ("-E", "--conflict-exit-code") and rest[at + 1].isdigit():
-            return int(rest[at + 1]) or None
+    for word, value in itertools.pairwise(rest):
+        if word in ("-E", "--conflict-exit-code") and value.isdigit():
+            return int(value) or None
     return 1
 
 
@@ -226,22 +227,22 @@ def systemd_unit(
 
     It counts as active when the command has ended, so that what the command left running stays.
     """
-    data = "" if not stdin else f"\nStandardInput=data\nStandardInputText={_of_input(stdin)}"
+    data = "" if not stdin else f"\nStandardInput=data\nStandardInputText={_escape_input(stdin)}"
     return _UNIT.format(
         name=name,
         user=user,
-        environment="Environment=" + " ".join(_quoted(f"{name}={value}") for name, value in env.items()),
-        command=" ".join(_quoted(word).replace("$", "$$") for word in argv),
+        environment="Environment=" + " ".join(_quote(f"{name}={value}") for name, value in env.items()),
+        command=" ".join(_quote(word).replace("$", "$$") for word in argv),
         stdin=data,
     )
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("\t", "\\t")
     return f'"{escaped}"'
 
 
-def _of_input(text: str) -> str:
+def _escape_input(text: str) -> str:
     # systemd adds the last line end itself, and drops white space at the beginning.
     lines = text.removesuffix("\n").replace("\\", "\\\\").replace("%", "%%").replace("\n", "\\n")
     return f"\\x20{lines[1:]}" if lines.startswith(" ") else lines

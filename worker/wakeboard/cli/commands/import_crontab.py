@@ -133,7 +133,7 @@ def _take(how: Import, line: CrontabLine) -> dict[str, Any]:
         unit = {} if line.unit is None else {"unit": line.unit}
         return {"line": line.number, "result": "refused", "name": None, "says": line.reason, **unit}
     name, codes = _there(how, line)
-    codes = how.ok_codes if line.exits and how.ok_codes else codes
+    codes = how.ok_codes if line.ordinary_exit and how.ok_codes else codes
     payload = line.definition.payload | ({} if codes is None else {"ok_codes": codes})
     wanted = replace(line.definition, name=name, payload=payload)
     refused = {"line": line.number, "result": "refused", "name": name}
@@ -165,7 +165,7 @@ def _there(how: Import, line: CrontabLine) -> tuple[str, list[int] | None]:
     of_its_user = [each for each in how.known if each.job_type == job_type]
     of_unknown_user = [each for each in how.known if each.is_of_unknown_user]
     for commands in (of_its_user, of_unknown_user):
-        for mark in line.marks:
+        for mark in line.suffixes:
             for known in commands:
                 if known.name.endswith(mark):
                     how.known.remove(known)
@@ -175,9 +175,9 @@ def _there(how: Import, line: CrontabLine) -> tuple[str, list[int] | None]:
 
 def _exits(line: CrontabLine, codes: Sequence[int] | None) -> str | None:
     """Say of a line that another exit code than 0 is ordinary, and what becomes of it."""
-    if line.exits is None:
+    if line.ordinary_exit is None:
         return None
-    program, code, why = line.exits.program, line.exits.code, line.exits.why
+    program, code, why = line.ordinary_exit.program, line.ordinary_exit.code, line.ordinary_exit.why
     if codes is not None and code in codes:
         return f"exit codes {', '.join(map(str, codes))} are success"
     return (
