@@ -31,7 +31,7 @@ def sick(connection: Connection) -> Iterator[Connection]:
         a_definition(connection, name, next_fire_at=None, **columns)
     a_definition(connection, "well")
     a_definition(connection, "paused", schedule="0 0 31 2 *", enabled=False)
-    scheduler.step(connection)
+    scheduler.settle(connection)
     yield connection
 
 
@@ -76,7 +76,7 @@ def test_one_whose_run_the_database_refuses_is_told_of_as_well(
     a_worker(connection)
     refuse(connection, "true", "a report names its customer", "INSERT")
     a_definition(connection, "nightly", schedule="0 2 * * *", next_fire_at="-1 minute")
-    scheduler.step(connection)
+    scheduler.settle(connection)
     assert client.get("/overview.json").get_json()["schedules_that_cannot_fire"] == 1
     assert (client.get("/statusz").status_code, metric(client)) == (503, "1.0")
     (told,) = doctor(connection)
@@ -87,7 +87,7 @@ def test_one_whose_run_the_database_refuses_is_told_of_as_well(
 
 def test_all_is_well_again_once_they_are_mended(client: FlaskClient, sick: Connection) -> None:
     sick.execute("UPDATE wakeboard.job_definitions SET timezone = 'UTC', schedule = '0 3 * * *'")
-    scheduler.step(sick)
+    scheduler.settle(sick)
     assert client.get("/statusz").status_code == 200 and metric(client) == "0.0"
     assert [one.level for one in doctor(sick)] == ["ok"]
     assert client.get("/overview.json").get_json()["schedules_that_cannot_fire"] == 0
@@ -121,7 +121,7 @@ def test_a_paused_one_is_not_resumed_but_told_what_to_edit(client: FlaskClient, 
 def test_many_are_not_told_one_by_one(connection: Connection) -> None:
     for number in range(8):
         a_definition(connection, f"sick-{number}", next_fire_at=None, schedule="0 0 31 2 *")
-    scheduler.step(connection)
+    scheduler.settle(connection)
     *named, others = doctor(connection)
     assert len(named) == 5 and others.says == "3 others cannot either."
 
@@ -150,5 +150,5 @@ def test_a_step_past_its_range_is_refused_by_the_forms_and_goes_on_where_it_is(
     assert client.post("/schedules/older/resume", headers=JSON).status_code == 200
     assert "At the start of every hour" in client.get("/schedules/older").get_data(as_text=True)
     connection.execute("UPDATE wakeboard.job_definitions SET next_fire_at = now() WHERE name = 'older'")
-    scheduler.step(connection)
+    scheduler.settle(connection)
     assert [each["job_type"] for each in rows(connection, "job_runs")] == ["mail"]

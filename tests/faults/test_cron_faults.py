@@ -73,7 +73,7 @@ for _ in sys.stdin:
     with db.connect(sys.argv[1], name="wakeboard scheduler") as connection:
         print(os.getpid(), flush=True)
         while True:
-            scheduler.step(connection)
+            scheduler.settle(connection)
 """
 
 
@@ -152,7 +152,7 @@ def test_the_scheduler_settles_the_slots_of_odd_days_once(connection: Connection
     for text, zone, year in cases:
         start = datetime(year, 1, 1, tzinfo=UTC)
         made = due_since(connection, start, schedule=text, timezone=zone, misfire="all", overlap="allow")
-        scheduler.step(connection)
+        scheduler.settle(connection)
         until = rows(connection, "job_definitions", "id = %s", made)[0]["settled_at"]
         wanted[made] = [
             at for at in cron_oracle.fires(text, zone, start, until + MINUTE) if start < at <= until
@@ -179,7 +179,7 @@ def test_an_outage_of_a_day_and_a_half_follows_the_policy(
     since = now(connection).replace(second=0, microsecond=0) - timedelta(hours=36)
     made = due_since(connection, since, schedule=text, misfire=misfire, overlap="allow", grace_seconds=90)
     began = time.monotonic()
-    scheduler.step(connection)
+    scheduler.settle(connection)
     took = time.monotonic() - began
     settled = rows(connection, "job_definitions", "id = %s", made)[0]["settled_at"]
     slots = [at for at in cron_oracle.fires(text, "UTC", since, settled + MINUTE) if since < at <= settled]
@@ -226,7 +226,7 @@ def test_hostile_schedules_cost_next_to_nothing(
     longest, began_all = 0.0, time.monotonic()
     while True:
         began = time.monotonic()
-        if not scheduler.step(connection)["due"]:
+        if not scheduler.settle(connection).due:
             break
         longest = max(longest, time.monotonic() - began)
     took = time.monotonic() - began_all
@@ -258,7 +258,7 @@ def test_an_unknown_zone_stops_its_own_schedule_alone(connection: Connection, me
     for number, zone in enumerate(("Mars/Base", "../../etc/passwd", "", "x" * 10_000, "posix/UTC", "Europe")):
         a_definition(connection, f"broken-{number}", timezone=zone, next_fire_at="-1 hour")
     well = a_definition(connection, "well", next_fire_at="0 seconds")
-    scheduler.step(connection)
+    scheduler.settle(connection)
     broken = rows(connection, "job_definitions", "name LIKE 'broken-%%'")
     assert all("not a known time zone" in one["error"] for one in broken)
     (run,) = rows(connection, "job_runs")
@@ -267,7 +267,7 @@ def test_an_unknown_zone_stops_its_own_schedule_alone(connection: Connection, me
     measured(
         f"{len(broken)} unknown zones told; the good schedule's run was written {late:.2f} s after its time"
     )
-    assert scheduler.step(connection) == {"due": 0}
+    assert scheduler.settle(connection).due == 0
 
 
 @fault(
@@ -287,7 +287,7 @@ def test_a_scheduler_killed_at_any_instant_loses_no_slot(
                 for _ in range(10)
             ]
             kill_while_it_fires(chance.uniform(0, 0.1))
-            interrupted += scheduler.step(connection)["due"] > 0
+            interrupted += scheduler.settle(connection).due > 0
             known = rows(connection, "job_definitions", "id = ANY(%s)", made)
             settled = {row["id"]: row["settled_at"] for row in known}
             wanted = {one: minutes_between(since, settled[one]) for one in made}

@@ -292,7 +292,7 @@ def test_enabled_schedules_that_cannot_fire_are_named(connection: Connection) ->
     for name, enabled in (("mars", True), ("off", False), ("venus", True)):
         a_definition(connection, name, timezone="Mars/Base", next_fire_at=None, enabled=enabled)
     assert not look(connection, "cannot_fire").firing
-    scheduler.step(connection)
+    scheduler.settle(connection)
     found = look(connection, "cannot_fire")
     assert (found.firing, found.value, found.names) == (True, 2, ("mars", "venus"))
     assert found.sentence.startswith("2 schedules cannot fire: mars, venus. The page of each says why: ")

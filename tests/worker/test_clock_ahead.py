@@ -67,17 +67,17 @@ def now(connection: Connection) -> datetime:
 @HOURS
 def test_a_heartbeat_that_lies_ahead_is_not_heard(connection: Connection, ahead: timedelta) -> None:
     a_worker(connection, "w1", job_types=["mail"])
-    assert is_so(connection, "workers", leases.is_heard("x"))
+    assert is_so(connection, "workers", leases.is_alive("x"))
     assert is_so(connection, "workers", worker_states.is_claiming("x"))
     be_ahead(connection, ahead)
-    assert not is_so(connection, "workers", leases.is_heard("x"))
+    assert not is_so(connection, "workers", leases.is_alive("x"))
     assert not is_so(connection, "workers", worker_states.is_claiming("x", 5))
     assert is_so(connection, "workers", f"{worker_states.rank('x')} = {worker_states.NAMES.index('silent')}")
 
 
 def test_a_clock_that_is_set_back_by_a_moment_silences_nobody(connection: Connection) -> None:
     a_worker(connection, "w1", seen="2 seconds")
-    assert is_so(connection, "workers", leases.is_heard("x"))
+    assert is_so(connection, "workers", leases.is_alive("x"))
 
 
 def test_a_transaction_that_waited_for_a_lock_hears_whoever_was_seen_since(connection: Connection) -> None:
@@ -86,7 +86,7 @@ def test_a_transaction_that_waited_for_a_lock_hears_whoever_was_seen_since(conne
     with connection.transaction():
         connection.execute("SELECT pg_sleep(0.2)")
         connection.execute("UPDATE wakeboard.workers SET seen_at = clock_timestamp() + interval '4.9 s'")
-        assert is_so(connection, "workers", leases.is_heard("x"))
+        assert is_so(connection, "workers", leases.is_alive("x"))
 
 
 @HOURS
@@ -153,15 +153,15 @@ def test_schedules_come_back_to_the_next_fire_of_their_rule(
     connection: Connection, ahead: timedelta, both: bool
 ) -> None:
     made = a_definition(connection, schedule="* * * * *", next_fire_at=None)
-    scheduler.step(connection)
+    scheduler.settle(connection)
     moved = ", settled_at = settled_at + %(by)s" if both else ""
     connection.execute(
         f"UPDATE wakeboard.job_definitions SET next_fire_at = next_fire_at + %(by)s{moved}".encode(),
         {"by": ahead},
     )
-    assert scheduler.step(connection) == {"due": 0}
+    assert scheduler.settle(connection).due == 0
     assert put_right(connection) == {"schedules": 1}
-    scheduler.step(connection)
+    scheduler.settle(connection)
     (found,) = rows(connection, "job_definitions", "id = %s", made)
     assert timedelta() < found["next_fire_at"] - now(connection) <= timedelta(minutes=1)
     assert found["settled_at"] <= now(connection)
@@ -172,7 +172,7 @@ def test_a_slot_that_was_fired_ahead_is_not_fired_again_and_one_told_as_missed_i
 ) -> None:
     """Fires are unique; what was told of slots that are still to come was not so."""
     made = a_definition(connection, schedule="* * * * *", next_fire_at=None)
-    scheduler.step(connection)
+    scheduler.settle(connection)
     (at,) = [row["next_fire_at"] for row in rows(connection, "job_definitions")]
     told = {"definition_id": made, "scheduled_for": at, "reason": "misfire"}
     insert(connection, "missed_fires", told)
@@ -190,7 +190,7 @@ def test_a_slot_that_was_fired_ahead_is_not_fired_again_and_one_told_as_missed_i
             "UPDATE wakeboard.job_definitions SET next_fire_at = %s, settled_at = now()",
             (now(connection).replace(second=0, microsecond=0),),
         )
-        scheduler.step(connection)
+        scheduler.settle(connection)
     slots = [run["scheduled_for"] for run in rows(connection, "job_runs")]
     assert len(slots) == len(set(slots))
 
@@ -198,7 +198,7 @@ def test_a_slot_that_was_fired_ahead_is_not_fired_again_and_one_told_as_missed_i
 def test_a_rule_that_comes_seldom_is_left_where_it_is(connection: Connection) -> None:
     a_definition(connection, "yearly", schedule="0 0 1 1 *", next_fire_at=None)
     a_definition(connection, "broken", schedule="0 0 30 2 *", next_fire_at="1 hour")
-    scheduler.step(connection)
+    scheduler.settle(connection)
     before = rows(connection, "job_definitions")
     assert put_right(connection) == {}
     assert rows(connection, "job_definitions") == before
@@ -207,7 +207,7 @@ def test_a_rule_that_comes_seldom_is_left_where_it_is(connection: Connection) ->
 def test_a_settling_ahead_of_the_clock_does_not_put_the_next_fire_off(connection: Connection) -> None:
     a_definition(connection, schedule="* * * * *", next_fire_at="-1 minute")
     connection.execute("UPDATE wakeboard.job_definitions SET settled_at = now() + interval '6 hours'")
-    assert scheduler.step(connection) == {"due": 1}
+    assert scheduler.settle(connection).due == 1
     (found,) = rows(connection, "job_definitions")
     assert found["next_fire_at"] - now(connection) <= timedelta(minutes=1)
     assert found["settled_at"] <= now(connection)
@@ -339,7 +339,7 @@ def test_a_worker_whose_heartbeat_lies_ahead_has_not_said_goodbye_for_it(connect
     assert living["stopped_at"] is None
     assert stopped["stopped_at"] <= now(connection)
     connection.execute("UPDATE wakeboard.workers SET seen_at = now() WHERE id = 'living'")
-    assert is_so_of(connection, "living", leases.is_heard("x"))
+    assert is_so_of(connection, "living", leases.is_alive("x"))
 
 
 def test_who_died_one_after_the_other_while_the_clock_was_ahead_is_replaced_by_one_successor(

@@ -74,7 +74,7 @@ def test_a_run_that_is_refused_holds_up_its_own_schedule_alone(
     made = [due(connection, f"{name}{n}", job_type="report" if n == place else "mail") for n in range(7)]
     refused = made[place]
     before = found(connection, refused)
-    assert scheduler.step(connection) == {"due": 7}
+    assert scheduler.settle(connection).due == 7
     assert [len(fires(connection, one)) for one in made] == [int(one != refused) for one in made]
     held = found(connection, refused)
     assert held["next_fire_at"] == before["next_fire_at"], "the fire is not lost"
@@ -89,14 +89,14 @@ def test_a_refused_fire_is_tried_each_minute_and_made_once_the_rule_has_gone(con
     refuse(connection, REPORT, SENTENCE, "INSERT")
     made = due(connection, "report", job_type="report", grace_seconds=3600)
     at = found(connection, made)["next_fire_at"]
-    scheduler.step(connection)
-    assert scheduler.step(connection) == {"due": 0}, "not at each look"
+    scheduler.settle(connection)
+    assert scheduler.settle(connection).due == 0, "not at each look"
     a_minute_later(connection)
-    assert scheduler.step(connection) == {"due": 1}
+    assert scheduler.settle(connection).due == 1
     refuse_no_more(connection)
     a_minute_later(connection)
     connection.execute("UPDATE wakeboard.job_definitions SET overlap = 'allow'")
-    assert scheduler.step(connection) == {"due": 1}
+    assert scheduler.settle(connection).due == 1
     assert at in fires(connection, made)
     mended = found(connection, made)
     assert (mended["error"], mended["last_fire_at"]) == (None, max(fires(connection, made)))
@@ -106,7 +106,7 @@ def test_what_a_refused_schedule_misses_is_told_at_once(connection: Connection) 
     refuse(connection, REPORT, SENTENCE, "INSERT")
     made = due(connection, "report", "10 minutes", job_type="report", overlap="allow")
     first = found(connection, made)["next_fire_at"]
-    scheduler.step(connection)
+    scheduler.settle(connection)
     told = rows(connection, "missed_fires", "definition_id = %s", made)
     assert len(told) >= 8
     assert {one["reason"] for one in told} == {"misfire"}
@@ -121,7 +121,7 @@ def test_a_schedule_whose_own_row_is_refused_too_holds_up_no_other(
     sealed, well = due(connection, "sealed"), due(connection, "well")
     refuse(connection, "new.name = 'sealed'", "nobody touches this", "UPDATE", "job_definitions")
     for _ in range(3):
-        scheduler.step(connection)
+        scheduler.settle(connection)
     assert (len(fires(connection, sealed)), len(fires(connection, well))) == (0, 1)
     log.flush()
     assert capfd.readouterr().err.count("refuses the run of a schedule") == 1, "told once a minute"
@@ -133,13 +133,13 @@ def test_a_first_fire_that_is_refused_is_set_and_not_forgotten(connection: Conne
     connection.execute(
         "UPDATE wakeboard.job_definitions SET next_fire_at = NULL, settled_at = now() - interval '2 minutes'"
     )
-    scheduler.step(connection)
+    scheduler.settle(connection)
     held = found(connection, made)
     assert held["error"]
     assert held["next_fire_at"] is not None
     refuse_no_more(connection)
     a_minute_later(connection)
-    scheduler.step(connection)
+    scheduler.settle(connection)
     assert fires(connection, made)
 
 
@@ -147,9 +147,9 @@ def test_a_pause_tells_of_the_fire_that_was_refused(connection: Connection) -> N
     refuse(connection, REPORT, SENTENCE, "INSERT")
     made = due(connection, "report", job_type="report")
     at = found(connection, made)["next_fire_at"]
-    scheduler.step(connection)
+    scheduler.settle(connection)
     connection.execute("UPDATE wakeboard.job_definitions SET enabled = false")
-    scheduler.step(connection)
+    scheduler.settle(connection)
     told = rows(connection, "missed_fires", "definition_id = %s", made)
     assert [(one["scheduled_for"], one["reason"]) for one in told] == [(at, "paused")]
 
@@ -159,10 +159,10 @@ def test_an_edit_keeps_the_fire_that_was_refused(connection: Connection, change:
     refuse(connection, REPORT, SENTENCE, "INSERT")
     made = due(connection, "report", job_type="report", grace_seconds=3600)
     at = found(connection, made)["next_fire_at"]
-    scheduler.step(connection)
+    scheduler.settle(connection)
     connection.execute(f"UPDATE wakeboard.job_definitions SET {change}".encode())
     refuse_no_more(connection)
-    scheduler.step(connection)
+    scheduler.settle(connection)
     missed = [one["scheduled_for"] for one in rows(connection, "missed_fires", "definition_id = %s", made)]
     assert at in fires(connection, made) + missed
     assert fires(connection, made)
@@ -180,12 +180,12 @@ def test_what_comes_due_by_a_new_rule_while_the_old_ones_fire_is_refused_is_not_
     connection.execute(
         "UPDATE wakeboard.job_definitions SET settled_at = date_trunc('minute', now()) - interval '90 s'"
     )
-    scheduler.step(connection)
+    scheduler.settle(connection)
     held = found(connection, made)
     assert held["unsettled"] and held["error"]
     first = held["next_fire_at"]
     assert first is not None, "the new rule goes on from its own first fire"
     refuse_no_more(connection)
     a_minute_later(connection)
-    scheduler.step(connection)
+    scheduler.settle(connection)
     assert {old, first} <= set(fires(connection, made))

@@ -21,7 +21,7 @@ from wakeboard.handlers.context import Context
 from wakeboard.queue import definitions
 from wakeboard.queue.definitions import Definition
 from wakeboard.schedules import code_schedules, scheduler
-from wakeboard.schedules.planner import LOOK_BACK, Decision, sort_fires
+from wakeboard.schedules.planner import LOOK_BACK, Decision, MissedFire, sort_fires
 
 NOW = datetime(2026, 3, 1, 12, 0, 30, tzinfo=UTC)
 ADMIN = Actor("ada", Role.ADMIN, "cli")
@@ -56,24 +56,24 @@ def test_what_is_late_follows_the_misfire_rule(
     misfire: str, due: list[int], fired: list[int], missed: list[int]
 ) -> None:
     decision = sort(minutes_ago(*due), misfire=misfire)
-    assert decision.fire == minutes_ago(*fired)
-    assert decision.missed == [(at, "misfire") for at in minutes_ago(*missed)]
+    assert decision.fires == minutes_ago(*fired)
+    assert decision.missed == [MissedFire(at, "misfire") for at in minutes_ago(*missed)]
 
 
 def test_late_by_no_more_than_the_grace_is_on_time() -> None:
     (due,) = minutes_ago(10)
     lateness = int((NOW - due).total_seconds())
-    assert sort([due], misfire="none", grace_seconds=lateness).fire == [due]
-    assert sort([due], misfire="none", grace_seconds=lateness - 1).fire == []
+    assert sort([due], misfire="none", grace_seconds=lateness).fires == [due]
+    assert sort([due], misfire="none", grace_seconds=lateness - 1).fires == []
 
 
 def test_all_stops_at_the_cap_and_says_so() -> None:
     due = minutes_ago(*range(250, 0, -1))
     decision = sort(due, misfire="all")
     late = [at for at in due if at < NOW - timedelta(seconds=60)]
-    assert decision.fire[:100] == late[-100:]
-    assert {reason for _, reason in decision.missed} == {"capped"}
-    assert len(decision.fire) + len(decision.missed) == 250
+    assert decision.fires[:100] == late[-100:]
+    assert {fire.reason for fire in decision.missed} == {"capped"}
+    assert len(decision.fires) + len(decision.missed) == 250
 
 
 @pytest.mark.parametrize(
@@ -108,28 +108,28 @@ def test_the_misfire_rule_says_what_counts_and_the_overlap_rule_what_of_it_runs(
 ) -> None:
     decision = sort(minutes_ago(*due), misfire=misfire, overlap=overlap, is_under_way=is_under_way)
     reason = "capped" if misfire == "all" else "misfire"
-    assert decision.fire == minutes_ago(*fired)
+    assert decision.fires == minutes_ago(*fired)
     assert decision.missed == [
-        *((at, reason) for at in minutes_ago(*misfired)),
-        *((at, "overlap") for at in minutes_ago(*overlapped)),
+        *(MissedFire(at, reason) for at in minutes_ago(*misfired)),
+        *(MissedFire(at, "overlap") for at in minutes_ago(*overlapped)),
     ]
-    assert not decision.waits
+    assert not decision.is_waiting
 
 
 def test_a_schedule_that_waits_settles_nothing_while_a_run_is_under_way() -> None:
     decision = sort(minutes_ago(3, 2, 0), overlap="wait", is_under_way=True)
-    assert (decision.fire, decision.missed, decision.waits) == ([], [], True)
+    assert (decision.fires, decision.missed, decision.is_waiting) == ([], [], True)
 
 
 @pytest.mark.parametrize("misfire", ["one", "all", "none"])
 def test_what_waited_for_a_run_is_as_late_as_the_time_since_its_end(misfire: str) -> None:
     began, ended, long_ago = minutes_ago(20, 0, 9)
     due = minutes_ago(25, 15, 10)
-    after_the_run = sort(due, misfire=misfire, overlap="wait", waited=(began, ended))
-    assert after_the_run.fire == minutes_ago(10), "10 and 15 waited; 25 was missed before the run began"
-    assert (minutes_ago(15)[0], "overlap") in after_the_run.missed
-    after_an_outage = sort(due, misfire=misfire, overlap="wait", waited=(began, long_ago))
-    assert after_an_outage.fire == ([] if misfire == "none" else minutes_ago(10))
+    after_the_run = sort(due, misfire=misfire, overlap="wait", last_run=(began, ended))
+    assert after_the_run.fires == minutes_ago(10), "10 and 15 waited; 25 was missed before the run began"
+    assert MissedFire(minutes_ago(15)[0], "overlap") in after_the_run.missed
+    after_an_outage = sort(due, misfire=misfire, overlap="wait", last_run=(began, long_ago))
+    assert after_an_outage.fires == ([] if misfire == "none" else minutes_ago(10))
 
 
 @given(
@@ -144,9 +144,9 @@ def test_no_instant_is_lost_or_told_twice(
 ) -> None:
     due = sorted(minutes_ago(*minutes))
     decision = sort(due, misfire=misfire, overlap=overlap, is_under_way=is_under_way, grace_seconds=grace)
-    told = decision.fire + [at for at, _ in decision.missed]
-    assert decision.waits or sorted(told) == due
-    assert not (decision.waits and told)
+    told = decision.fires + [fire.at for fire in decision.missed]
+    assert decision.is_waiting or sorted(told) == due
+    assert not (decision.is_waiting and told)
 
 
 # ---- the database -----------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def test_a_fire_carries_the_definitions_rules_into_its_run(connection: Connectio
         connection, "0 minutes", name="report", job_type="mail", payload={"to": "all"}, priority=1,
         max_attempts=3, timeout_seconds=7.5,
     )  # fmt: skip
-    assert scheduler.step(connection) == {"due": 1}
+    assert scheduler.settle(connection).due == 1
     (run,) = fired(connection, made)
     wanted = ("mail", {"to": "all"}, 1, 3, 7.5, "schedule:report", "queued")
     names = ("job_type", "payload", "priority", "max_attempts", "timeout_seconds", "enqueued_by", "status")
@@ -195,7 +195,7 @@ def test_a_fire_carries_the_definitions_rules_into_its_run(connection: Connectio
     after = definition(connection, made)
     assert after["last_fire_at"] == run["scheduled_for"]
     assert after["next_fire_at"] == run["scheduled_for"] + timedelta(minutes=1)
-    assert scheduler.step(connection) == {"due": 0}
+    assert scheduler.settle(connection).due == 0
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_schedulers_that_race_fire_each_instant_once(connection: Connection, dat
         with db.connect(database, name="wakeboard scheduler") as mine:
             barrier.wait()
             for _ in range(3):
-                scheduler.step(mine)
+                scheduler.settle(mine)
 
     threads = [threading.Thread(target=step_thrice) for _ in range(3)]
     for thread in threads:
@@ -249,7 +249,7 @@ def test_schedulers_that_race_fire_each_instant_once(connection: Connection, dat
 
 def test_what_is_not_fired_is_a_missed_fire(connection: Connection) -> None:
     made = every_minute(connection, "-10 minutes", misfire="none", grace_seconds=0)
-    scheduler.step(connection)
+    scheduler.settle(connection)
     told = missed(connection, made)
     assert not fired(connection, made)
     assert len(told) in (10, 11)
@@ -260,7 +260,7 @@ def test_what_is_not_fired_is_a_missed_fire(connection: Connection) -> None:
 def test_a_schedule_that_skips_makes_one_run_at_a_time(connection: Connection) -> None:
     made = every_minute(connection, "0 minutes")
     a_run(connection, "failed", definition_id=made)
-    scheduler.step(connection)
+    scheduler.settle(connection)
     assert len(fired(connection, made)) == 1, "a run in its backoff is under way"
     assert [one["reason"] for one in missed(connection, made)] == ["overlap"]
 
@@ -271,11 +271,11 @@ def test_a_schedule_that_waits_keeps_its_fire_until_the_run_has_ended(connection
     factories.age(connection, running, "10 minutes")
     connection.execute("UPDATE wakeboard.job_runs SET locked_until = now() + interval '30 seconds'")
     before = definition(connection, made)["next_fire_at"]
-    scheduler.step(connection)
+    scheduler.settle(connection)
     assert definition(connection, made)["next_fire_at"] == before
     assert len(fired(connection, made)) == 1
     assert factories.succeed(connection, (running, 1)) == [running]
-    scheduler.step(connection)
+    scheduler.settle(connection)
     runs = [one for one in fired(connection, made) if one["scheduled_for"]]
     assert len(runs) == 1
     assert [one["reason"] for one in missed(connection, made)] == ["overlap"] * len(missed(connection, made))
@@ -288,7 +288,7 @@ def test_a_definition_inserted_by_hand_gets_its_first_fire(connection: Connectio
         connection, "job_definitions", {"name": "by-hand", "job_type": "mail", "schedule": "* * * * *"}
     )
     inserted = now(connection)
-    scheduler.step(connection)
+    scheduler.settle(connection)
     found = definition(connection, made)["next_fire_at"]
     assert now(connection) - timedelta(seconds=5) < found <= now(connection) + timedelta(minutes=1)
     assert all(run["scheduled_for"] >= inserted.replace(second=0) for run in fired(connection, made))
@@ -311,19 +311,19 @@ def test_a_definition_that_cannot_be_read_shows_its_error_and_hurts_no_other(
     values = {"name": "odd", "job_type": "mail", "schedule": "0 * * * *", "next_fire_at": "2026-01-01T00:00Z"}
     odd = factories.insert(connection, "job_definitions", values | columns)
     well = every_minute(connection, "0 minutes")
-    scheduler.step(connection)
+    scheduler.settle(connection)
     assert len(fired(connection, well)) == 1
     found = definition(connection, odd)
     assert word in (found["error"] or "")
     assert found["error"] or found["next_fire_at"]
     if found["error"]:
         assert found["next_fire_at"] is None
-    assert scheduler.step(connection) == {"due": 0}, "it is not looked at again and again"
+    assert scheduler.settle(connection).due == 0, "it is not looked at again and again"
 
 
 def test_a_disabled_definition_does_not_fire(connection: Connection) -> None:
     made = every_minute(connection, enabled=False)
-    assert scheduler.step(connection) == {"due": 0}
+    assert scheduler.settle(connection).due == 0
     assert not fired(connection, made)
 
 
@@ -355,7 +355,7 @@ def test_resuming_starts_from_now(connection: Connection) -> None:
     definitions.pause(connection, "report", ADMIN)
     connection.execute("UPDATE wakeboard.job_definitions SET next_fire_at = now() - interval '2 hours'")
     definitions.resume(connection, "report", ADMIN)
-    scheduler.step(connection)
+    scheduler.settle(connection)
     (found,) = rows(connection, "job_definitions")
     assert not fired(connection, found["id"])
     assert not missed(connection, found["id"])
@@ -367,29 +367,29 @@ def test_a_fire_and_its_run_are_one_transaction(connection: Connection) -> None:
     connection.execute(
         "ALTER TABLE wakeboard.job_runs ADD CONSTRAINT full_disk CHECK (enqueued_by NOT LIKE 'schedule:%%')"
     )
-    scheduler.step(connection)
+    scheduler.settle(connection)
     after = definition(connection, made)
     assert (after["next_fire_at"], after["last_fire_at"]) == (before["next_fire_at"], before["last_fire_at"])
     assert "full_disk" in after["error"]
     connection.execute("ALTER TABLE wakeboard.job_runs DROP CONSTRAINT full_disk")
     connection.execute("UPDATE wakeboard.job_definitions SET settled_at = settled_at - interval '1 minute'")
-    scheduler.step(connection)
+    scheduler.settle(connection)
     assert len(fired(connection, made)) == 1
 
 
 def test_a_fire_that_exists_already_is_not_made_twice(connection: Connection) -> None:
     made = every_minute(connection, "0 minutes", overlap="allow")
     at = definition(connection, made)["next_fire_at"]
-    scheduler.step(connection)
+    scheduler.settle(connection)
     connection.execute("UPDATE wakeboard.job_definitions SET next_fire_at = %s WHERE id = %s", (at, made))
-    scheduler.step(connection)
+    scheduler.settle(connection)
     assert [one["scheduled_for"] for one in fired(connection, made)].count(at) == 1
 
 
 def test_after_a_long_outage_the_next_fire_is_ahead_and_the_work_bounded(connection: Connection) -> None:
     made = every_minute(connection, "-30 days", misfire="all", overlap="allow")
     first = definition(connection, made)["next_fire_at"]
-    scheduler.step(connection)
+    scheduler.settle(connection)
     runs, told = fired(connection, made), missed(connection, made)
     assert 100 <= len(runs) <= 102
     assert len(runs) + len(told) == LOOK_BACK + 1
@@ -404,7 +404,7 @@ def test_a_rare_schedule_makes_up_for_the_latest_hundred_after_years(connection:
     connection.execute(
         "UPDATE wakeboard.job_definitions SET next_fire_at = date_trunc('hour', now()) - interval '1800 days'"
     )
-    scheduler.step(connection)
+    scheduler.settle(connection)
     instants = [run["scheduled_for"] for run in fired(connection, made)]
     assert len(instants) in (100, 101)
     assert instants[-1] - instants[0] == timedelta(hours=len(instants) - 1)
@@ -424,7 +424,7 @@ def test_many_definitions_that_wait_hold_up_no_other(connection: Connection) -> 
     )
     well = every_minute(connection, "0 minutes")
     for _ in range(3):
-        scheduler.step(connection)
+        scheduler.settle(connection)
     assert len(fired(connection, well)) == 1
 
 
@@ -496,7 +496,7 @@ def test_an_unreadable_schedule_in_code_stops_nobody_and_can_be_mended(connectio
         " next_fire_at = NULL WHERE name = 'send-report'"
     )
     code_schedules.sync(connection, registered("0 3 * * *"))
-    scheduler.step(connection)
+    scheduler.settle(connection)
     (mended,) = rows(connection, "job_definitions", "name = 'send-report'")
     assert mended["error"] is None
     assert mended["next_fire_at"].hour == 3

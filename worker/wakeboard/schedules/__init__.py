@@ -1,1 +1,1 @@
-"""From cron text to runs: which fires are due, and what becomes of them."""
+"""Schedules: crontab files, declarations in code, the planning of fires, and firing."""

@@ -1,7 +1,7 @@
-"""When a schedule will fire, and why each odd fire is where it is. Pure; bounded in fires and in time.
+"""The next fires of a schedule, with a note on each unexpected one. Pure; bounded in fires and in time.
 
-Odd is what a person would not read out of the five fields: a wall time that the clocks skip or repeat (which
-``core.time.cron`` tells), a month without the wanted day, and a day that matches only one of two day fields.
+Unexpected is what a person would not read out of the five fields: a wall time that the clocks skip or repeat
+(noted by ``core.time.cron``), a month without the day, and a day that matches only one of two day fields.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from time import monotonic
 from wakeboard.core.time.cron import Cron, Fire, ordinal
 
 FIRES = 10
-# A schedule of a far day is looked for day by day; a preview gives up in time for a person.
+# The fires of a rare schedule are searched day by day; a preview ends before a person gives up.
 MOST_SECONDS = 5.0
-# After so many months without the day the sentence says enough.
-MONTHS_NAMED = 4
+# So many months without the day are named.
+MOST_MONTHS = 4
 
 
 def preview(
@@ -31,20 +31,20 @@ def preview(
     most: int = FIRES,
     seconds: float = MOST_SECONDS,
 ) -> list[Fire]:
-    """Return the fires later than `after` (aware), at most `most`, with a note on each odd one.
+    """Return the fires later than `after` (aware), at most `most`, with a note on each unexpected one.
 
-    until: the last instant of interest, None for any. seconds: how long to look at most.
+    until: the last instant of interest, None for any. seconds: how long the search may take.
     Raises ValueError as ``Cron.fires`` does.
     """
     deadline = monotonic() + seconds
     fires = takewhile(
         lambda fire: (until is None or fire.at <= until) and monotonic() < deadline,
-        _noted(cron, timezone, after),
+        _with_notes(cron, timezone, after),
     )
     return list(islice(fires, most))
 
 
-def _noted(cron: Cron, timezone: str, after: datetime) -> Iterator[Fire]:
+def _with_notes(cron: Cron, timezone: str, after: datetime) -> Iterator[Fire]:
     before: date | None = None
     for fire in cron.fires(timezone, after):
         day = fire.local.date()
@@ -55,42 +55,41 @@ def _noted(cron: Cron, timezone: str, after: datetime) -> Iterator[Fire]:
 
 
 def missing_days(cron: Cron, before: date, day: date) -> str | None:
-    """Say which months between two days in a row lack a day of the month that the schedule names.
+    """Return which months between two fires lack a day of the month that the schedule names.
 
-    before: of the fire before, or the day from which is looked; day: of this fire.
+    before: the day of the fire before, or the first day of the search; day: of this fire.
     """
     days = cron.days
     if days is None or not days.day_and or days.parts[3].startswith("*") or len(days.days) == 31:
         return None
-    lacking: dict[tuple[int, ...], list[str]] = {}
+    months_by_days: dict[tuple[int, ...], list[str]] = {}
     year, month = before.year, before.month
     while (year, month) < (day.year, day.month):
         length = calendar.monthrange(year, month)[1]
-        lost = tuple(sorted(number for number in days.days if number > length))
-        if lost and month in days.months:
-            lacking.setdefault(lost, []).append(f"{calendar.month_name[month]} {year}")
+        missing = tuple(sorted(number for number in days.days if number > length))
+        if missing and month in days.months:
+            months_by_days.setdefault(missing, []).append(f"{calendar.month_name[month]} {year}")
         year, month = (year + 1, 1) if month == 12 else (year, month + 1)
-    return "; ".join(_lack(months, lost) for lost, months in lacking.items()) or None
+    return "; ".join(_describe(months, missing) for missing, months in months_by_days.items()) or None
 
 
 def either_day(cron: Cron, day: date) -> str | None:
-    """Say which of the two day fields made it fire, where both are set and one of them did."""
+    """Return which of the two day fields matches, where both are set and only one does."""
     days = cron.days
-    # Alike where it is both, and where it is neither: the clocks moved that fire to another day.
+    # Both match, or neither does: then the clocks moved the fire to another day.
     if days is None or days.day_and or days.match_dom(day) == days.match_dow(day):
         return None
     which = f"it is a {day:%A}" if days.match_dow(day) else f"it is the {ordinal(day.day)}"
     return f"fires because {which}: where day of month and day of week are both set, either is enough"
 
 
-def _lack(months: list[str], lost: tuple[int, ...]) -> str:
-    named, more = months[:MONTHS_NAMED], len(months) - MONTHS_NAMED
+def _describe(months: list[str], days: tuple[int, ...]) -> str:
+    names, more = months[:MOST_MONTHS], len(months) - MOST_MONTHS
     if more > 0:
-        named.append(f"{more} more")
-    words = _joined(named, "and")
+        names.append(f"{more} more")
     verb = "has" if len(months) == 1 else "have"
-    return f"{words} {verb} no {_joined([ordinal(number) for number in lost], 'or')}"
+    return f"{_enumerate(names, 'and')} {verb} no {_enumerate([ordinal(day) for day in days], 'or')}"
 
 
-def _joined(words: list[str], last: str) -> str:
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {last} {words[-1]}"
+def _enumerate(words: list[str], conjunction: str) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} {conjunction} {words[-1]}"

@@ -1,35 +1,45 @@
 """Firing schedules: what is due becomes a run or a missed fire, and the next fire is set, in one transaction.
 
-Any number of processes may do this at once: definitions are locked with skip locked, and a fire is unique
-by (definition, instant). Which instants are due, and which of them fire, is decided by ``schedules.planner``.
+Any number of processes may do this at once: definitions are locked with SKIP LOCKED, and a fire is unique by
+(definition, instant). Which fires are due, and which of them become runs, is decided by
+``schedules.planner``.
 
-A run that the database refuses (a rule of its owner on the tables) holds up its own schedule alone: its fire
-stays due, ``error`` says why, and it is tried again each minute. Once the rule lets it through it is as late
-as it is, and ``error`` goes.
+A run that the database refuses (by a rule of its owner on the tables) stops its own schedule alone: its fire
+stays due, ``error`` says why, and it is tried again each minute. When the rule lets it through, its lateness
+counts as usual, and ``error`` goes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psycopg
-from psycopg.rows import dict_row
+from psycopg import Connection
 
 from wakeboard.config import log
 from wakeboard.core.time.clock_skew import is_ahead, is_before
 from wakeboard.database.index_predicates import IS_UNDER_WAY
 from wakeboard.database.outage_log import RepeatedWarnings
 from wakeboard.database.poison_rows import Parts, is_refusal, reason
-from wakeboard.schedules.planner import Decision, DueDefinition, Missed, find_due, sort_fires
+from wakeboard.database.read import read_all
+from wakeboard.schedules.planner import (
+    Decision,
+    DueFires,
+    MissedFire,
+    ScheduledDefinition,
+    find_due,
+    misfire_reason,
+    sort_fires,
+)
 
 BATCH = 200
-# After a long outage one look would take as long as all of it; the rest stays due for the next look.
+# After a long outage all that is due would take too long at once; the rest stays due for the next call.
 MOST_SECONDS = 0.5
-# Of the newest runs of a definition, the one that ended last is among so many.
+# The run of a definition that ended last is searched among so many of its newest.
 NEWEST = 20
 # Between two tries of a fire that the database refuses, by whichever process.
 REFUSED_SECONDS = 60
@@ -56,7 +66,7 @@ SELECT EXISTS (
     WHERE definition_id = %s AND {IS_UNDER_WAY}
 )
 """
-# Between, not =, lets the planner use the index that has the newest runs of a definition in order.
+# BETWEEN lets PostgreSQL use the index that has the newest runs of a definition in order; = does not.
 LAST_RUN = """
 SELECT created_at, finished_at FROM (
     SELECT created_at, finished_at FROM wakeboard.job_runs WHERE definition_id BETWEEN %(id)s AND %(id)s
@@ -89,8 +99,8 @@ SET next_fire_at = %s, last_fire_at = coalesce(%s, last_fire_at), error = %s, un
     settled_at = {_SETTLED}
 WHERE id = %s
 """
-# What its earlier rules left unsettled stays, and the present rule goes on from its own first fire.
-HOLD = f"""
+# The stretches of earlier rules stay unsettled, and the present rule goes on from its own first fire.
+POSTPONE = f"""
 UPDATE wakeboard.job_definitions
 SET next_fire_at = CASE WHEN unsettled IS NULL THEN coalesce(%(first)s, next_fire_at)
         ELSE coalesce(next_fire_at, %(first)s) END,
@@ -99,74 +109,66 @@ WHERE id = %(id)s
 """
 WAIT = "UPDATE wakeboard.job_definitions SET next_fire_at = coalesce(next_fire_at, %s) WHERE id = %s"
 
-# Writes one line of the log.
-Line = Callable[[], None]
+LogLine = Callable[[], None]
 _warnings = RepeatedWarnings()
 
 
 class SchedulerResult(NamedTuple):
-    """How many definitions one look settled. ``has_more``: it stopped before all that is due was settled."""
+    """How many definitions were settled. ``has_more``: it stopped before all that is due was settled."""
 
     due: int
     has_more: bool = False
 
 
-def step(connection: psycopg.Connection[Any]) -> dict[str, int]:
-    """Fire what is due, as ``settle`` does; return how many definitions were settled."""
-    return {"due": settle(connection).due}
-
-
-def settle(connection: psycopg.Connection[Any]) -> SchedulerResult:
-    """Fire what is due, as much as one look may.
+def settle(connection: Connection) -> SchedulerResult:
+    """Fire what is due, within MOST_SECONDS.
 
     Where the database refuses one definition, the others are settled without it.
     """
     parts: Parts[int] = Parts()
-    settled = [_settle_part(connection, None, parts)]
-    settled += [_settle_part(connection, part, parts) for part in parts]
-    due = sum(part.due for part in settled)
-    return SchedulerResult(due, due > 0 and any(part.has_more for part in settled))
+    results = [_settle_part(connection, None, parts)]
+    results += [_settle_part(connection, part, parts) for part in parts]
+    due = sum(result.due for result in results)
+    return SchedulerResult(due, due > 0 and any(result.has_more for result in results))
 
 
-def _settle_part(
-    connection: psycopg.Connection[Any], ids: Sequence[int] | None, parts: Parts[int]
-) -> SchedulerResult:
+def _settle_part(connection: Connection, ids: Sequence[int] | None, parts: Parts[int]) -> SchedulerResult:
     """Settle what is due (of ``ids`` only) in one transaction; leave its halves in ``parts`` if refused."""
-    rows: list[dict[str, Any]] = []
-    lines: list[Line] = []
+    definitions: list[ScheduledDefinition] = []
+    lines: list[LogLine] = []
     settled, stop_at = 0, monotonic() + MOST_SECONDS
     try:
-        with connection.transaction(), connection.cursor(row_factory=dict_row) as cursor:
-            rows = cursor.execute(DUE.encode(), {"ids": ids and list(ids)}).fetchall()
-            for row in rows:
-                lines += _settle(connection, row)
+        with connection.transaction():
+            definitions = read_all(connection, DUE, ScheduledDefinition, {"ids": ids and list(ids)})
+            for definition in definitions:
+                lines += _settle(connection, definition)
                 settled += 1
                 if monotonic() > stop_at:
                     break
     except psycopg.Error as refused:
-        if parts.halve([row["id"] for row in rows], refused):
-            return SchedulerResult(0, has_more=len(rows) == BATCH)
-        return SchedulerResult(_hold(connection, rows[0], refused))
+        if parts.halve([definition.id for definition in definitions], refused):
+            return SchedulerResult(0, has_more=len(definitions) == BATCH)
+        return SchedulerResult(_postpone(connection, definitions[0], refused))
     for line in lines:
         line()
-    return SchedulerResult(settled, settled < len(rows) or len(rows) == BATCH)
+    return SchedulerResult(settled, settled < len(definitions) or len(definitions) == BATCH)
 
 
-def _hold(connection: psycopg.Connection[Any], definition: Mapping[str, Any], refused: psycopg.Error) -> int:
-    """Let a fire that the database refused stay due, and say so where people look; return how many do."""
-    why, name = reason(refused), definition["name"]
+def _postpone(connection: Connection, definition: ScheduledDefinition, refused: psycopg.Error) -> int:
+    """Leave a refused fire due, and store the reason; return how many definitions were postponed."""
+    why = reason(refused)
     _warnings.warn(
-        name, "The database refuses the run of a schedule.", schedule=name, job_type=definition["job_type"],
-        error=why,
+        definition.name, "The database refuses the run of a schedule.", schedule=definition.name,
+        job_type=definition.job_type, error=why,
     )  # fmt: skip
     error = f"The database refuses its run ({why}). It is tried again each minute."
     try:
-        with connection.transaction(), connection.cursor(row_factory=dict_row) as cursor:
-            rows = cursor.execute(DUE.encode(), {"ids": [definition["id"]]}).fetchall()
-            lines = [line for row in rows for line in _settle(connection, row, held_for=error)]
-    except psycopg.Error as again:
-        # Its own row cannot be written either: it stays as it is, and is tried at the next look.
-        if not is_refusal(again):
+        with connection.transaction():
+            rows = read_all(connection, DUE, ScheduledDefinition, {"ids": [definition.id]})
+            lines = [line for row in rows for line in _settle(connection, row, refusal=error)]
+    except psycopg.Error as failure:
+        # Its own row cannot be written either: it stays as it is, and is tried at the next call.
+        if not is_refusal(failure):
             raise
         return 0
     for line in lines:
@@ -175,72 +177,76 @@ def _hold(connection: psycopg.Connection[Any], definition: Mapping[str, Any], re
 
 
 def _settle(
-    connection: psycopg.Connection[Any], row: Mapping[str, Any], *, held_for: str | None = None
-) -> list[Line]:
-    """Settle one due definition; return what there is to log when that is committed.
+    connection: Connection, definition: ScheduledDefinition, *, refusal: str | None = None
+) -> list[LogLine]:
+    """Settle one due definition; return the lines to log when that is committed.
 
-    One that cannot be read shows its error and hurts no other.
-
-    ``held_for``: why what would fire stays due; what is missed by then is told as ever.
+    One that cannot be read gets its error and stops no other. ``refusal``: why the database refuses its runs,
+    which stay due; what is missed by then is recorded as usual.
     """
-    due = find_due(row)
-    lines: list[Line] = []
+    due = find_due(definition)
+    lines: list[LogLine] = []
     if due.error:
         lines.append(
-            partial(log.warn, "A schedule does not fire.", schedule=row["name"], error=due.error[:200])
+            partial(log.warn, "A schedule does not fire.", schedule=definition.name, error=due.error[:200])
         )
-    decision = _decide(connection, row, due)
-    if decision.waits:
-        connection.execute(WAIT, (due.instants[0], row["id"]))
+    decision = _decide(connection, definition, due)
+    if decision.is_waiting:
+        connection.execute(WAIT, (due.fires[0], definition.id))
         return lines
-    fires = decision.fire
-    first = fires[0] if fires else due.following
-    if held_for and row["unsettled"]:
-        connection.execute(HOLD, {"first": due.first, "error": held_for, "id": row["id"]})
+    first = decision.fires[0] if decision.fires else due.next_fire
+    if refusal and definition.unsettled:
+        connection.execute(POSTPONE.encode(), {"first": due.first, "error": refusal, "id": definition.id})
         return lines
-    if fires and not held_for:
-        lines += _fire(connection, row, fires)
-    reason = "capped" if row["misfire"] == "all" else "misfire"
-    missed: list[Missed] = [(first, reason, until) for first, until in due.untold]
-    missed += [(fire, reason, None) for fire, reason in decision.missed]
-    missed += [(fire, "paused", None) for fire in due.paused]
+    if decision.fires and not refusal:
+        lines += _enqueue(connection, definition, decision.fires)
+    late = misfire_reason(definition.misfire)
+    missed = [MissedFire(begin, late, until) for begin, until in due.long_stretches]
+    missed += decision.missed
+    missed += [MissedFire(fire, "paused") for fire in due.paused]
     if missed:
-        lines.append(_miss(connection, row, missed))
-    if held_for:
-        connection.execute(HOLD, {"first": first, "error": held_for, "id": row["id"]})
+        lines.append(_record_missed(connection, definition, missed))
+    if refusal:
+        connection.execute(POSTPONE.encode(), {"first": first, "error": refusal, "id": definition.id})
     else:
-        last = fires[-1] if fires else None
-        connection.execute(ADVANCE, (due.following, last, due.error, row["id"]))
+        last = decision.fires[-1] if decision.fires else None
+        connection.execute(ADVANCE.encode(), (due.next_fire, last, due.error, definition.id))
     return lines
 
 
-def _decide(connection: psycopg.Connection[Any], row: Mapping[str, Any], due: DueDefinition) -> Decision:
-    if not due.instants:
+def _decide(connection: Connection, definition: ScheduledDefinition, due: DueFires) -> Decision:
+    if not due.fires:
         return Decision()
-    under_way = connection.execute(UNDER_WAY, (row["id"],)).fetchone()
-    waited: tuple[datetime, datetime] | None = None
-    if row["overlap"] == "wait":
-        waited = connection.execute(LAST_RUN, {"id": row["id"], "newest": NEWEST}).fetchone()
+    under_way = connection.execute(UNDER_WAY.encode(), (definition.id,)).fetchone()
+    last_run: tuple[datetime, datetime] | None = None
+    if definition.overlap == "wait":
+        last_run = connection.execute(LAST_RUN, {"id": definition.id, "newest": NEWEST}).fetchone()
     return sort_fires(
-        due.instants, row["now"], misfire=row["misfire"], grace_seconds=row["grace_seconds"],
-        overlap=row["overlap"], is_under_way=bool(under_way and under_way[0]), waited=waited,
+        due.fires, definition.now, misfire=definition.misfire, grace_seconds=definition.grace_seconds,
+        overlap=definition.overlap, is_under_way=bool(under_way and under_way[0]), last_run=last_run,
     )  # fmt: skip
 
 
-def _fire(
-    connection: psycopg.Connection[Any], row: Mapping[str, Any], fires: Sequence[datetime]
-) -> list[Line]:
-    made = connection.execute(FIRE, (list(fires), row["id"])).fetchall()
-    names = {"job_type": row["job_type"], "schedule": row["name"]}
-    return [partial(log.move, "fire", run_id=run, **names, scheduled_for=str(fire)) for run, fire in made]
+def _enqueue(
+    connection: Connection, definition: ScheduledDefinition, fires: Sequence[datetime]
+) -> list[LogLine]:
+    rows = connection.execute(FIRE, (list(fires), definition.id)).fetchall()
+    return [
+        partial(
+            log.move, "fire", run_id=run_id, job_type=definition.job_type, schedule=definition.name,
+            scheduled_for=str(fire),
+        )
+        for run_id, fire in rows
+    ]  # fmt: skip
 
 
-def _miss(connection: psycopg.Connection[Any], row: Mapping[str, Any], missed: Sequence[Missed]) -> Line:
-    fires, reasons, untils = zip(*missed, strict=True)
-    connection.execute(
-        MISS, {"id": row["id"], "fires": list(fires), "reasons": list(reasons), "untils": list(untils)}
-    )
+def _record_missed(
+    connection: Connection, definition: ScheduledDefinition, missed: Sequence[MissedFire]
+) -> LogLine:
+    fires, reasons, untils = map(list, zip(*missed, strict=True))
+    values = {"id": definition.id, "fires": fires, "reasons": reasons, "untils": untils}
+    connection.execute(MISS, values)
     return partial(
-        log.warn, "A schedule missed fires.", schedule=row["name"], count=len(missed),
+        log.warn, "A schedule missed fires.", schedule=definition.name, count=len(missed),
         reasons=",".join(sorted(set(reasons))), first=str(min(fires)), last=str(max(fires)),
     )  # fmt: skip

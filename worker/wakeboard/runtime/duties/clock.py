@@ -26,7 +26,7 @@ from wakeboard.core.time import clock_skew
 from wakeboard.core.time.clock_skew import MARGIN_SECONDS, is_ahead
 from wakeboard.reporting.diagnosis.question import CAP
 from wakeboard.reporting.heartbeats import MARGIN_SECONDS as LATE_SECONDS
-from wakeboard.schedules.planner import comes_too_late
+from wakeboard.schedules.planner import is_too_late
 
 Connection = psycopg.Connection[Any]
 
@@ -227,7 +227,8 @@ def _schedules(connection: Connection, after: int) -> tuple[int | None, int]:
     """Bring schedules back whose next fire lies beyond the one that their rule gives."""
     with connection.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute(_WAITING_SCHEDULES.encode(), {"after": after}).fetchall()
-    late = [row for row in rows if comes_too_late(row)]
+    names = ("schedule", "timezone", "next_fire_at", "settled_at", "now")
+    late = [row for row in rows if is_too_late(**{name: row[name] for name in names})]
     found = 0
     if late:
         values = {"ids": [row["id"] for row in late], "fires": [row["next_fire_at"] for row in late]}
