@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql import psycopg as dialect
 from tests.conftest import Connection
 from tests.support.factories import a_type
 from tests.support.workers.bulk_operations import asked, begin, database_now, operation
-from wakeboard.bulk import advance, matching, rules, start, watch
+from wakeboard.bulk import advance, matching, rules, start
 from wakeboard.reporting.filters import pages
 
 DIALECT = dialect.dialect()
@@ -61,15 +61,15 @@ def test_no_step_of_an_operation_walks_a_large_table(connection: Connection) -> 
     ids = [row[0] for row in connection.execute("SELECT run_id FROM wakeboard.operation_runs").fetchall()]
     now = database_now(connection)
     judged = {"ids": ids, "as_of": now, "also": []}
-    counted = matching.COUNTED.format(examples=5, verdict=rules.verdict("retry"))
+    counted = matching.COUNT_VERDICTS.format(examples=5, verdict=rules.verdict("retry"))
     asked_for = [
         (counted, judged),
         (start.BIND.format(verdict=rules.verdict("retry")), judged | {"operation": number}),
         (advance.NEXT, {"id": number, "cursor": found["cursor"], "limit": 101}),
-        (advance.STANDING, {"ids": ids[:100]}),
+        (advance.EXISTING, {"ids": ids[:100]}),
         (advance.LOCK.format(verdict=rules.verdict("retry")), judged | {"ids": ids[:100]}),
-        (watch.LOOK, {"id": number, "after": 0, "canary": None}),
-        (watch.PENDING, {"id": number, "finished_at": now, "days": 1}),
+        (advance.COUNT_OUTCOMES, {"id": number, "after": 0, "canary": None}),
+        (advance.PENDING_OUTCOMES, {"id": number, "finished_at": now, "days": 1}),
     ]
     for statement, values in asked_for:
         told = plan(connection, statement, values)

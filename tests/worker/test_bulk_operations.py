@@ -25,7 +25,7 @@ from tests.support.workers.bulk_operations import (
 )
 from wakeboard.bulk import advance, control, matching, rules
 from wakeboard.bulk.matching import Preview
-from wakeboard.bulk.start import ConfirmedOperation, start, unconfirmed
+from wakeboard.bulk.start import ConfirmedOperation, check_confirmation, start
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import cancel, retry_now
@@ -50,7 +50,7 @@ from wakeboard.runtime.duties.operations import Operations
 def test_a_number_that_is_typed_has_to_be_that_of_the_runs(
     counted: int, typed: str | None, said: str | None
 ) -> None:
-    assert unconfirmed(counted, typed) == (said and f"{said} Nothing was changed.")
+    assert check_confirmation(counted, typed) == (said and f"{said} Nothing was changed.")
 
 
 def many(connection: Connection, count: int, job_type: str = "mail") -> list[int]:
@@ -82,7 +82,7 @@ def ended(connection: Connection, run_id: int, outcome: str) -> None:
 
 
 def reasons(found: Preview) -> dict[tuple[str, str | None], int]:
-    return {(each.why, each.status): each.runs for each in found.left}
+    return {(each.why, each.status): each.runs for each in found.skipped}
 
 
 def test_a_preview_says_what_is_moved_and_what_is_left_and_why(connection: Connection) -> None:
@@ -122,7 +122,7 @@ def test_an_error_alone_means_runs_that_fail_now(connection: Connection) -> None
     a_run(connection, "dead")
     a_run(connection, "succeeded", error_code="smtp_down")
     found = look_at(connection, "again", error="smtp_down")
-    assert (found.moves, found.left) == (1, [])
+    assert (found.moves, found.skipped) == (1, [])
 
 
 def test_no_more_is_taken_than_an_operation_may_have(
@@ -141,7 +141,7 @@ def test_what_no_index_serves_is_looked_for_in_windows(
     ids = many(connection, 30)
     found = look_at(connection, "retry", status="dead", since="1h")
     assert found.matched.ids == ids[:9:-1]
-    assert (found.matched.is_all, found.matched.looked) == (False, True)
+    assert (found.matched.is_all, found.matched.is_cut_short) == (False, True)
     some = look_at(connection, "retry", status="dead", q=str(ids[-1]))
     assert some.matched.ids == [ids[-1]]
 

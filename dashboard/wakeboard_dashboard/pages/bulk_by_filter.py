@@ -15,7 +15,7 @@ from flask import Response, abort, g, jsonify, render_template, request
 
 from wakeboard.bulk import matching, rules
 from wakeboard.bulk.matching import Preview
-from wakeboard.bulk.start import ConfirmedOperation, start, unconfirmed
+from wakeboard.bulk.start import ConfirmedOperation, check_confirmation, start
 from wakeboard.core.states import VERBS
 from wakeboard_dashboard.pages import verbs
 from wakeboard_dashboard.pages.bulk_confirmation import also_of, filters_of, options_of, seen_of
@@ -82,14 +82,14 @@ def look(verb: str, filters: Filters, also: Sequence[str]) -> Preview:
 def preview_of(verb: str, ids: Sequence[int]) -> Preview:
     """Return what ``verb`` would do now to the runs ``ids``: whoever chose them wants every one of them."""
     reading()
-    return matching.preview_of(_driver(), verb, ids, as_of(), rules.ALSO)
+    return matching.preview_of(_driver(), verb, ids, as_of(), rules.INCLUDABLE)
 
 
 def careful_of(verb: str, ids: Sequence[int]) -> list[tuple[int, str]]:
     """Return (how many, why to think twice) of the chosen runs ``ids`` that a filter would have left."""
     reading()
     found = matching.preview_of(_driver(), verb, ids, as_of())
-    return [(each.runs, words.CAREFUL[each.why]) for each in found.left if each.why in rules.ALSO]
+    return [(each.runs, words.CAREFUL[each.why]) for each in found.skipped if each.why in rules.INCLUDABLE]
 
 
 def ask(verb: str) -> str:
@@ -112,7 +112,7 @@ def ask(verb: str) -> str:
         watched=verb in rules.WATCHED,
         most=rules.MOST_RUNS,
         with_also=lambda name: filters.link(f"/runs/bulk/{verb}", also=_toggled(also, name)),
-        takeable=rules.ALSO,
+        takeable=rules.INCLUDABLE,
     )
 
 
@@ -139,10 +139,10 @@ def body_of(found: Preview) -> dict[str, Any]:
                 "why": each.why,
                 "status": each.status,
                 "runs": each.runs,
-                "more": each.more,
+                "more": each.has_more,
                 "examples": list(each.examples),
             }
-            for each in found.left
+            for each in found.skipped
         ],
     }
 
@@ -173,7 +173,7 @@ def begin_on(verb: str, ids: Sequence[int], given: Mapping[str, Any]) -> Respons
     """Begin an operation on chosen runs, because it shall go slowly or by a canary."""
     found, options = preview_of(verb, ids), options_of(given)
     wanted = ConfirmedOperation(
-        verb, "", as_of(), found.moves, rules.ALSO,
+        verb, "", as_of(), found.moves, rules.INCLUDABLE,
         options.per_minute, options.stop_above_percent, options.canary,
     )  # fmt: skip
     return _begin(wanted, ids, given, "/runs", is_typed=False)
@@ -190,7 +190,7 @@ def _begin(
     if wanted.counted == 0:
         abort(409, "No run that matches can be moved by this verb now. Nothing was changed.")
     confirm = None if given.get("confirm") is None else str(given["confirm"])
-    if is_typed and (wrong := unconfirmed(wanted.counted, confirm)):
+    if is_typed and (wrong := check_confirmation(wanted.counted, confirm)):
         abort(400, wrong)
     with writing() as connection:
         answer = start(connection, wanted, ids, g.actor, Body((), given).reason)

@@ -58,8 +58,8 @@ def filters_of(text: str | None = None) -> params.Filters:
 def also_of(text: str | None) -> tuple[str, ...]:
     """Return what is included although it is left by default: ``paused,unconfirmed``."""
     given = tuple(dict.fromkeys(part for part in (text or "").split(",") if part))
-    if unknown := set(given) - set(rules.ALSO):
-        allowed = ", ".join(rules.ALSO)
+    if unknown := set(given) - set(rules.INCLUDABLE):
+        allowed = ", ".join(rules.INCLUDABLE)
         abort(400, f"“{sorted(unknown)[0][:50]}” cannot be included; allowed: {allowed}.")
     return given
 

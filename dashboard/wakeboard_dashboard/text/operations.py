@@ -112,4 +112,4 @@ def _so_far(operation: Mapping[str, Any]) -> str:
 
 def left_words(why: str, status: str | None = None) -> str:
     """Return why runs are left, in words."""
-    return f"{status}" if why == "state" and status else rules.LEFT.get(why, why)
+    return f"{status}" if why == "state" and status else rules.SKIP_REASONS.get(why, why)

@@ -81,8 +81,8 @@ def find_one(operation_id: int) -> Context:
         "sentence": sentence,
         "shares": shares(dict(found)),
         "width": WIDTH,
-        "left": rules.left(found["skips"]),
-        "reasons": rules.LEFT,
+        "left": rules.describe_skips(found["skips"]),
+        "reasons": rules.SKIP_REASONS,
         "path": f"{PATH}/{operation_id}",
     }
 

@@ -1,5 +1,5 @@
-"""One move on many runs: what a person confirmed, moved in small steps by the workers, watched, and stopped.
+"""Operations: one verb on many runs, previewed, confirmed, and made in small steps by the workers.
 
-``rules`` says what happens to a run and why not, ``matching`` finds the runs of a filter (it alone imports
-SQLAlchemy), ``start`` and ``control`` are what people do, ``advance`` is what a worker does.
+``rules`` says which runs are moved and why others are skipped, ``matching`` finds the runs of a filter (it
+alone imports SQLAlchemy), ``start`` and ``control`` are the moves of people, ``advance`` is that of a worker.
 """

@@ -1,6 +1,6 @@
-"""What an operation does to a run, or why it leaves it: one rule for the preview, the start and each move.
+"""Which runs an operation moves, and why it skips others: one rule for the preview, the start and each move.
 
-SQL text over a run ``r`` and its type ``t``, and the words for it. Asks no database.
+SQL text over a run ``r`` and its type ``t``, and the words for it. Opens no connection.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ VERB_MOVES = {"retry": "retry_now", "cancel": "cancel", "again": "run_again"}
 WATCHED = ("retry", "again")
 STATES = ("running", "paused", "finished", "stopped", "aborted")
 OPEN = ("running", "paused")
-# What may be taken along although it is left by default.
-ALSO = ("paused", "unconfirmed")
+# What is skipped by default and may be included.
+INCLUDABLE = ("paused", "unconfirmed")
 
-# More than anybody confirms by typing a number: filter further, or start another one afterwards.
+# For more runs a person filters further, or starts another operation afterwards.
 MOST_RUNS = 100_000
-# From so many on the number has to be typed.
+# For more runs than this the number has to be typed.
 TYPED_ABOVE = 100
 FASTEST = 60_000
-# Fewer ended attempts say nothing about a share of failures.
+# The share of failures counts from so many ended attempts on.
 JUDGED_FROM = 5
-# So old a preview shows another world.
+# An older preview cannot be confirmed.
 OLDEST_PREVIEW_SECONDS = 3600
 
-# Why a run is left as it is, by verdict.
-LEFT = {
+# Why a run is skipped, by verdict.
+SKIP_REASONS = {
     "changed": "changed since they were counted",
     "state": "in a state that does not allow it",
     "due": "due already",
@@ -49,9 +49,9 @@ def sources(verb: str) -> tuple[Status, ...]:
 
 
 def verdict(verb: str) -> str:
-    """Return the SQL that says 'moves', or why ``verb`` leaves the run: a key of LEFT.
+    """Return the SQL that is 'moves', or why ``verb`` skips the run: a key of SKIP_REASONS.
 
-    Its parameters are ``as_of``, when the runs were counted, and ``also``, what is taken along (of ALSO).
+    Its parameters are ``as_of``, when the runs were counted, and ``also``, what is included (of INCLUDABLE).
     """
     cases = [
         ("r.updated_at > %(as_of)s", "changed"),
@@ -74,12 +74,12 @@ def verdict(verb: str) -> str:
 
 
 # The runs ``ids`` as ``r``, each probed by its id: as a join, many ids would read the whole table.
-TAKEN = """unnest(%(ids)s::bigint[]) AS taken (run_id)
+RUNS_BY_ID = """unnest(%(ids)s::bigint[]) AS taken (run_id)
 CROSS JOIN LATERAL (SELECT * FROM wakeboard.job_runs WHERE id = taken.run_id LIMIT 1) AS r
 LEFT JOIN wakeboard.job_types AS t ON t.name = r.job_type"""
 
 
-def left(skips: Mapping[str, int]) -> list[tuple[str, int]]:
-    """Return (words, how many) of what was left, the most frequent first."""
+def describe_skips(skips: Mapping[str, int]) -> list[tuple[str, int]]:
+    """Return (words, how many) of what was skipped, the most frequent first."""
     ordered = sorted(skips.items(), key=lambda each: (-each[1], each[0]))
-    return [(LEFT.get(why, why), count) for why, count in ordered if count]
+    return [(SKIP_REASONS.get(why, why), count) for why, count in ordered if count]

@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from wakeboard.bulk import control, rules
-from wakeboard.bulk.start import ConfirmedOperation, start, unconfirmed
+from wakeboard.bulk.start import ConfirmedOperation, check_confirmation, start
 from wakeboard.cli import reach
 from wakeboard.cli.commands.runs import read_filters
 from wakeboard.cli.flags import CommandGroup, is_json, reason_option, settings
@@ -92,7 +92,9 @@ def _print(found: reach.Row) -> None:
 @click.option("--per-minute", type=click.IntRange(1, rules.FASTEST), help="At most so many a minute.")
 @click.option("--canary", is_flag=True, help="One run first; the others wait for it to succeed.")
 @click.option("--stop-above", type=click.IntRange(0, 99), help="Stop when more than so many % fail again.")
-@click.option("--also", multiple=True, type=click.Choice(rules.ALSO), help="Take what is left by default.")
+@click.option(
+    "--also", multiple=True, type=click.Choice(rules.INCLUDABLE), help="Take what is left by default."
+)
 @click.option(
     "--confirm", help=f"The number of runs, which has to match; needed for more than {rules.TYPED_ABOVE}."
 )
@@ -132,7 +134,7 @@ def start_(
         if found.moves == 0:
             tell("No run that matches can be moved by this verb now.")
             return 1
-        if wrong := unconfirmed(found.moves, confirm):
+        if wrong := check_confirmation(found.moves, confirm):
             raise WrongUse(f"{wrong} Say --confirm {found.moves}.")
         query = urlencode(wanted.texts, quote_via=quote, safe=":,")
         asked = ConfirmedOperation(verb, query, now, found.moves, also, per_minute, stop_above, canary)
@@ -143,9 +145,9 @@ def _tell(found: Preview) -> None:
     """Say what would happen, on standard error: the answer is the operation."""
     states = ", ".join(f"{runs} {state}" for state, runs in found.states.items())
     tell(f"{found.verb}: {found.moves} runs" + (f" ({states})." if states else "."))
-    for each in found.left:
-        why = each.status if each.why == "state" else rules.LEFT[each.why]
-        tell(f"  left: {each.runs}{'+' if each.more else ''} {why}")
+    for each in found.skipped:
+        why = each.status if each.why == "state" else rules.SKIP_REASONS[each.why]
+        tell(f"  left: {each.runs}{'+' if each.has_more else ''} {why}")
     if not found.matched.is_all:
         tell("  These are the newest; more match, or were not looked at.")
 

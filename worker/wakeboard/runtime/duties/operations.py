@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.bulk.advance import AdvanceResult, advance, due
+from wakeboard.bulk.advance import AdvanceResult, advance, find_due
 
 OPERATIONS_SECONDS = 1.0
 # The thread fires schedules and says that the worker lives, too.
@@ -27,7 +27,7 @@ class Operations:
         """Advance the operations that are due; return how many runs were moved."""
         until, moved = monotonic() + BUDGET_SECONDS, 0
         pauses = [OPERATIONS_SECONDS]
-        for operation_id in sorted(due(connection), key=self._failed.__contains__):
+        for operation_id in sorted(find_due(connection), key=self._failed.__contains__):
             again_in = 0.0
             while again_in <= 0 and monotonic() < until:
                 step = self._advance(connection, operation_id)
