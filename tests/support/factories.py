@@ -324,7 +324,7 @@ def claim_listed(
 ) -> list[Claimed]:
     """Claim due runs of a type, and list them as not begun."""
     values = ([job_type], worker_id, 30, *claims.FROM_FIRST)
-    statement = unbegun.listing(claims.claim(limit), len(values) + 1)
+    statement = unbegun.claim_and_list(claims.claim(limit), len(values) + 1)
     return [Claimed(*found) for found in send(connection, statement, *values, [job_type])]
 
 

@@ -13,7 +13,7 @@ from wakeboard.queue.engine.claims import CLAIM_THESE, candidates, claim, claim_
 from wakeboard.queue.engine.endings import FAIL, RELEASE, SUCCEED, SUCCEED_ALONE
 from wakeboard.queue.engine.fence import RENEW
 from wakeboard.queue.engine.reaping import ENDED_LEASES, GIVE_BACK, REAP
-from wakeboard.queue.engine.unbegun import listing
+from wakeboard.queue.engine.unbegun import claim_and_list
 
 IDS = "ARRAY[100, 200, 300]::bigint[], ARRAY[1, 1, 1]::bigint[]"
 NOTHING = "ARRAY[NULL, NULL, NULL]"
@@ -116,7 +116,7 @@ def test_a_claim_walks_the_claimable_runs_alone(
 @pytest.mark.parametrize("mode", ["generic", "custom"])
 def test_a_claim_that_lists_what_it_brings_walks_no_more(large: Connection, mode: str) -> None:
     values = "ARRAY['type0', 'type1'], 'w1', 30, ARRAY[now()], ARRAY[7], ARRAY[9], ARRAY['type1']"
-    found = reads(large, listing(claim(10), 7), values, mode)
+    found = reads(large, claim_and_list(claim(10), 7), values, mode)
     assert found == {"job_runs_claimable", "Tid Scan"} | OF_A_SCHEDULE
 
 

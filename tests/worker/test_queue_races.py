@@ -23,7 +23,7 @@ from wakeboard.database.db import PLANNING
 from wakeboard.queue import Answer
 from wakeboard.queue.engine.claims import FROM_FIRST, claim
 from wakeboard.queue.engine.endings import SUCCEED
-from wakeboard.queue.engine.fence import STANDING
+from wakeboard.queue.engine.fence import RUN_STATES
 
 OPERATOR = Actor("alice", Role.OPERATOR, "web")
 
@@ -41,7 +41,7 @@ def test_one_locked_row_does_not_stop_a_batch(connection: Connection, other: Con
     with other.transaction():
         hold(other, runs[1])
         assert set(answer(connection, *held)) == {runs[0], runs[2]}
-        standing = {one[0]: one[1:] for one in factories.send(connection, STANDING, runs)}
+        standing = {one[0]: one[1:] for one in factories.send(connection, RUN_STATES, runs)}
         assert standing[runs[1]] == (1, "w1", "running")
     assert set(answer(connection, held[1])) == {runs[1]}
 

@@ -63,7 +63,7 @@ def child(monkeypatch: pytest.MonkeyPatch, database: str) -> Iterator[None]:
     monkeypatch.setenv("WAKEBOARD_DATABASE_URL", database)
     monkeypatch.setattr(beginning, "_silent_until", 0.0)
     yield
-    handler_connection.drop()
+    handler_connection.close_thread_connection()
 
 
 def listed(connection: Connection) -> list[int]:
@@ -165,7 +165,7 @@ def test_of_a_process_that_begins_and_a_reaper_that_gives_back_one_succeeds(
                 try:
                     return strike_off(assignment(run_id))
                 finally:
-                    handler_connection.drop()
+                    handler_connection.close_thread_connection()
 
             begins = pool.submit(strike)
             waits = "SELECT FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE 'DELETE%'"
@@ -201,7 +201,7 @@ def test_what_is_released_unbegun_leaves_the_list(connection: Connection) -> Non
 def test_what_is_listed_of_a_run_that_runs_no_more_is_forgotten(connection: Connection) -> None:
     first, second = claimed(connection, 2)
     connection.execute("DELETE FROM wakeboard.job_runs WHERE id = %s", (first,))
-    connection.execute(unbegun.FORGET_ENDED.encode())
+    connection.execute(unbegun.REMOVE_ENDED.encode())
     assert listed(connection) == [second]
 
 
@@ -217,7 +217,7 @@ def test_a_database_that_is_silent_is_asked_once(
         began = time.monotonic()
         answers = [strike_off(assignment(second)), strike_off(assignment(third))]
         took = time.monotonic() - began
-        handler_connection.drop()
+        handler_connection.close_thread_connection()
     assert [answer and answer.kind for answer in answers] == ["unbegun", "unbegun"]
     assert "has not answered" in str(answers[1] and answers[1].message)
     assert took < 2 * beginning.ANSWER_SECONDS

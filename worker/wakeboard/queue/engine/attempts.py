@@ -1,18 +1,18 @@
-"""What a move writes about the attempts that it ended: their history, their numbers, their error groups.
+"""The CTEs that record ended attempts: their history, their statistics, their error groups.
 
-Parts of statements, most of which read the rows of a CTE called ``moved``.
+They read the rows of a CTE called ``moved``.
 """
 
 from __future__ import annotations
 
 from wakeboard.core.errors.error_groups import QUIET_DAYS
 
-# Quarter powers of two of milliseconds, 100 to 260: what reporting.statistics turns back into percentiles.
-# (``extract`` would give a numeric, which becomes a float by way of its digits.)
+# Quarter powers of two of milliseconds, 100 to 260; reporting.statistics makes percentiles of them.
+# (``extract`` would return a numeric, which is converted to a float digit by digit.)
 _BUCKET = "least(260, ceil(4 * ln(greatest(0.001, {ms})) / 0.6931471805599453 + 140))::smallint"
 
 
-def counted(outcome: str) -> str:
+def statistics_cte(outcome: str) -> str:
     """Return the CTE that counts the attempts of ``moved``; OFFSET 0 has each duration computed once."""
     return f"""
 counted AS (
@@ -36,8 +36,8 @@ counted AS (
 )"""
 
 
-def history(columns: str, values: str, *, where: str = "") -> str:
-    """Return the CTE that writes the attempts of ``moved``."""
+def history_cte(columns: str, values: str, *, where: str = "") -> str:
+    """Return the CTE that inserts the attempts of ``moved``, with the ``columns`` of a move."""
     return f"""
 history AS (
     INSERT INTO wakeboard.job_attempts
@@ -47,11 +47,10 @@ history AS (
 )"""
 
 
-# The error groups of ``moved`` whose rows carry a template: made when new, else seen again. A template
-# is sent once a minute per group (runtime.loop.record), so many failures of one kind do not
-# queue at one row; a row that somebody holds, be it to mute it, is skipped. In the order of their
-# ids, or two batches deadlock.
-GROUPED = f"""
+# The error groups of those rows of ``moved`` that carry a template: inserted when new, else updated. A
+# template is sent once a minute per group (runtime.loop.record), so many failures of one kind do not queue at
+# one row; a locked row is skipped. In the order of their ids, or two batches deadlock.
+ERROR_GROUPS_CTE = f"""
 met AS (
     INSERT INTO wakeboard.error_groups (id, fingerprint, error_code, job_type, template, frame, first_run_id)
     SELECT DISTINCT ON (error_group) error_group, lpad(to_hex(error_group), 13, '0'), code, job_type,
@@ -76,7 +75,10 @@ met AS (
 
 
 def status_after(permanent: str, most: str) -> str:
-    """Return the SQL of where a failed attempt leaves its run: a cancel asked for wins, then giving up."""
+    """Return the SQL of a run's status after a failed attempt: a requested cancel wins, then the last try.
+
+    ``permanent`` and ``most`` are SQL: whether no retry helps, and the largest number of attempts.
+    """
     return f"""CASE
         WHEN r.cancel_requested_at IS NOT NULL THEN 'cancelled'
         WHEN {permanent} OR r.failures + 1 >= {most} THEN 'dead'

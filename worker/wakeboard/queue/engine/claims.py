@@ -1,7 +1,7 @@
-"""How due runs become a worker's: which types have work, the claim, the claim under a type's limit.
+"""Claims: which types have work, the claim of due runs, and the claim under a type's limit.
 
-And what a worker holds of a claim whose answer was lost, and the claims of single runs where the database
-refuses one of a batch.
+Also the runs of a claim whose answer was lost, and the claims of single runs where the database refuses one
+of a batch.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from wakeboard.database.index_predicates import IS_UNDER_WAY
 
 _CLAIMABLE = sql_list(CLAIMABLE)
 
-# Sent on the claim's own connection, so that it is ordered with the claims around it.
+# Sent on the connection of the claims, so that it is ordered among them.
 IDLE = "UPDATE wakeboard.workers SET idle_since = now() WHERE id = $1"
 BUSY = "UPDATE wakeboard.workers SET idle_since = NULL WHERE id = $1"
-# Somebody else who is idle and can run one of these types. $1 worker, $2 types.
+# Notifies one other worker that is idle and can run one of these types. $1 worker, $2 types.
 WAKE_ANOTHER = """
 SELECT pg_notify('wakeboard_wake', '') FROM wakeboard.workers
 WHERE id <> $1 AND idle_since IS NOT NULL AND stopped_at IS NULL AND job_types && $2::text[]
@@ -25,9 +25,9 @@ WHERE id <> $1 AND idle_since IS NOT NULL AND stopped_at IS NULL AND job_types &
 LIMIT 1
 """
 
-# What the worker that claims a run needs to know of it; the payload stays text, decoded in the child. A fire
-# carries its schedule's zone, in the brackets of RFC 9557: its handler wants to know the local day.
-CLAIMED = """
+# The columns that a worker needs of a run. The payload stays text; the child decodes it. A fire carries the
+# time zone of its schedule, in the brackets of RFC 9557: its handler needs the local day.
+RETURNING_CLAIMED = """
 RETURNING r.id, r.lease_epoch, r.attempts, r.failures, r.job_type, r.payload::text, r.idempotency_key,
     r.definition_id,
     CASE WHEN r.scheduled_for IS NOT NULL THEN r.scheduled_for::text || coalesce((
@@ -36,19 +36,19 @@ RETURNING r.id, r.lease_epoch, r.attempts, r.failures, r.job_type, r.payload::te
     ), '') END,
     r.created_at::text, r.max_attempts, r.timeout_seconds, r.traceparent, r.priority, r.run_at::text
 """
-# Whether another run of a run's schedule is under way as it starts: one that has begun, or one that the same
-# claim takes before it. Two claims at the same instant do not see each other.
-_OVERLAPPED = f"""EXISTS (
+# Whether another run of the same schedule is under way as this one starts: one that has begun, or one that
+# the same claim takes before it. Two claims at the same instant do not see each other.
+_IS_OVERLAPPED = f"""EXISTS (
         SELECT FROM wakeboard.job_runs AS other
         WHERE other.definition_id = r.definition_id AND other.{IS_UNDER_WAY} AND other.id <> r.id AND (
             other.started_at IS NOT NULL
             OR other.id < r.id AND other.ctid = ANY (ARRAY(SELECT head.tid FROM head))
         )
     )"""
-# ``tid`` is where a row stood when it was locked: nothing can move it until we commit, so the update finds it
-# without going down an index again. A row that somebody changed after our snapshot stands where the snapshot
-# does not see it, and is left out like one that somebody holds.
-TAKEN = f"""
+# ``tid`` is the position of a row when it was locked: nothing can move it until the commit, so the update
+# finds it without an index. A row that was changed after the snapshot has a position that the snapshot does
+# not see, and is skipped like a locked one.
+UPDATE_CLAIMED = f"""
 UPDATE wakeboard.job_runs AS r
 SET status = 'running', lease_epoch = r.lease_epoch + 1, attempts = r.attempts + 1,
     locked_by = $2, locked_until = clock_timestamp() + make_interval(secs => head.lease_seconds),
@@ -57,7 +57,7 @@ SET status = 'running', lease_epoch = r.lease_epoch + 1, attempts = r.attempts +
     late_by = CASE WHEN r.attempts > 0 THEN r.late_by
         ELSE date_part('epoch', clock_timestamp() - r.scheduled_for) END,
     overlapped = CASE WHEN r.attempts > 0 OR r.definition_id IS NULL THEN r.overlapped
-        ELSE {_OVERLAPPED} END
+        ELSE {_IS_OVERLAPPED} END
 FROM head
 WHERE r.ctid = head.tid
 """
@@ -66,26 +66,26 @@ WHERE r.ctid = head.tid
 PRIORITIES = 5
 LEVELS = f"(VALUES {', '.join(f'({n}::smallint)' for n in range(PRIORITIES))}) AS level (n)"
 
-# What a claim from the first row on takes for its last three values.
+# The last three values of a claim that begins at the first row.
 FROM_FIRST: tuple[Sequence[str], Sequence[int], Sequence[int]] = ([], [], [])
-# A claim looks at twice as many rows of each type and priority as it may take, and so many more: others may
-# hold some.
-SPARE = 32
-# How long a run is set aside whose claim the database refuses: twice as long each time.
+# A claim reads twice as many rows of each type and priority as it may take, and so many more: some may be
+# locked.
+SPARE_ROWS = 32
+# How long a run waits whose claim the database refuses: twice as long each time.
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 60, 3600
 
 
-def order(oldest_first: bool) -> str:
-    """Return what the rows called ``picked`` are taken by: priority first, or age alone."""
+def _claim_order(oldest_first: bool) -> str:
+    """Return the order of the rows called ``picked``: by priority and age, or by age alone."""
     return "picked.run_at, picked.id" if oldest_first else "picked.priority, picked.run_at, picked.id"
 
 
 _IS_CLAIMABLE = f"r.status IN ({_CLAIMABLE})"
-_LOCKED = "FOR NO KEY UPDATE OF r SKIP LOCKED"
-_THEN_LOCKED = f"""
+_LOCK = "FOR NO KEY UPDATE OF r SKIP LOCKED"
+_LOCK_EACH = f"""
     CROSS JOIN LATERAL (
         SELECT r.ctid AS tid FROM wakeboard.job_runs AS r
-        WHERE r.ctid = picked.tid AND {_IS_CLAIMABLE} {_LOCKED}
+        WHERE r.ctid = picked.tid AND {_IS_CLAIMABLE} {_LOCK}
     ) AS locked"""
 
 
@@ -94,19 +94,19 @@ def claim(limit: int, *, oldest_first: bool = False, past_locks: bool = False) -
     """Return the statement that claims up to ``limit`` due runs of unlimited, unpaused types.
 
     $1 text[] types, $2 worker id, $3 lease in seconds. The first rows of each type and priority are read
-    apart, so delayed rows of a better priority are never walked; they are merged, and locked in their order
-    until there are enough: to lock what each type has first would keep from others what is not taken.
-    ``oldest_first`` ignores priority, so that nothing starves.
+    separately, so delayed rows of a better priority are never walked; they are merged, and locked in their
+    order until there are enough: to lock the first rows of each type would keep from others what is not
+    taken. ``oldest_first`` ignores priority, so that nothing starves.
 
     $4 timestamptz[], $5 bigint[]: behind which ``run_at`` and id the rows of each type and priority begin,
-    PRIORITIES of them for each of the types in turn; $6 int[]: how many of each are looked at. Empty
+    PRIORITIES of them for each of the types in turn; $6 int[]: how many of each are read. Empty
     (``FROM_FIRST``): from the first on, twice the limit. See ``wakeboard.runtime.loop.claim_cursor``.
 
-    An answer without rows proves nothing: somebody may hold all that were looked at. With ``past_locks`` rows
-    are locked as they are read, and what is locked is passed by, however much: then it proves that nothing
-    can be claimed. That locks of each type and priority what is looked at ($6, else ``limit``).
+    An answer without rows proves nothing: all rows that were read may be locked. With ``past_locks`` rows are
+    locked as they are read, and any number of locked rows is skipped: then it proves that nothing can be
+    claimed. That locks all rows that are read of each type and priority ($6, else ``limit``).
     """
-    passing = _LOCKED if past_locks else ""
+    lock_while_reading = _LOCK if past_locks else ""
     return f"""
 WITH head AS MATERIALIZED (
     SELECT {"picked" if past_locks else "locked"}.tid, picked.lease_seconds
@@ -129,17 +129,17 @@ WITH head AS MATERIALIZED (
                 )
             ORDER BY r.run_at, r.id
             LIMIT coalesce(
-                ($6::int[])[wanted.place + level.n], {limit if past_locks else 2 * limit + SPARE:d}
-            ) {passing}
+                ($6::int[])[wanted.place + level.n], {limit if past_locks else 2 * limit + SPARE_ROWS:d}
+            ) {lock_while_reading}
         ) AS picked
-        ORDER BY {order(oldest_first)}
-    ) AS picked{"" if past_locks else _THEN_LOCKED}
+        ORDER BY {_claim_order(oldest_first)}
+    ) AS picked{"" if past_locks else _LOCK_EACH}
     LIMIT {limit:d}
 )
-{TAKEN}{CLAIMED}"""
+{UPDATE_CLAIMED}{RETURNING_CLAIMED}"""
 
 
-# Which types have something to claim, now or later: jumps from type to type in the claim's own index.
+# The types that have runs to claim, now or later: jumps from type to type in the index of the claim.
 TYPES_WITH_WORK = f"""
 WITH RECURSIVE found AS (
     (SELECT r.job_type FROM wakeboard.job_runs AS r WHERE r.status IN ({_CLAIMABLE})
@@ -153,11 +153,11 @@ WITH RECURSIVE found AS (
 SELECT job_type FROM found WHERE job_type IS NOT NULL
 """
 
-# The first of the two statements of a limited claim: in one alone, a stale snapshot let four workers
-# start sixteen under a limit of four. $1 type; the row lock is what makes the count that follows true. It
-# leaves the limit to that statement, or nothing where the type is paused, locked by another claim or has no
-# limit (any more). Where the second statement is lost on the way, the server lets go of the lock after ten
-# seconds (PostgreSQL 16: when the connection ends, see ``wakeboard.runtime.loop.channel``).
+# The first of the two statements of a limited claim: in one statement, a stale snapshot let four workers
+# start sixteen under a limit of four. $1 type; the row lock makes the count of the second statement true. It
+# leaves the limit in a setting, or nothing where the type is paused, locked by another claim or has no limit
+# (any more). Where the second statement is lost on the way, the server releases the lock after ten seconds
+# (PostgreSQL 16: when the connection ends, see ``wakeboard.runtime.loop.channel``).
 LOCK_LIMIT = """
 SELECT set_config('wakeboard.most_running', (
     SELECT coalesce(max_running_operator, max_running)
@@ -170,7 +170,7 @@ SELECT set_config('wakeboard.most_running', (
 """
 
 
-def room(job_type: str) -> str:
+def _free_places(job_type: str) -> str:
     """Return the SQL of how many more runs of a type may start, NULL where ``LOCK_LIMIT`` left no limit."""
     return f"""nullif(current_setting('wakeboard.most_running', true), '')::int - (
             SELECT count(*) FROM wakeboard.job_runs AS busy
@@ -183,12 +183,12 @@ def claim_limited(limit: int, *, oldest_first: bool = False) -> str:
     """Return the statement that claims up to ``limit`` due runs of one limited type.
 
     $1 type, $2 worker id, $3 lease in seconds. Only to be sent behind ``LOCK_LIMIT``, in its transaction.
-    Priorities are probed apart, as in ``claim``.
+    Priorities are read separately, as in ``claim``.
     """
     return f"""
 WITH room AS MATERIALIZED (
     SELECT greatest(coalesce(t.lease_seconds, $3::float8), $3::float8) AS lease_seconds,
-        greatest(0, least({limit:d}, coalesce({room("$1::text")}, 0))) AS runs
+        greatest(0, least({limit:d}, coalesce({_free_places("$1::text")}, 0))) AS runs
     FROM wakeboard.job_types AS t
     WHERE t.name = $1::text
 ), head AS MATERIALIZED (
@@ -203,17 +203,17 @@ WITH room AS MATERIALIZED (
         LIMIT (SELECT room.runs FROM room)
         FOR NO KEY UPDATE OF r SKIP LOCKED
     ) AS picked
-    ORDER BY {order(oldest_first)}
+    ORDER BY {_claim_order(oldest_first)}
     LIMIT (SELECT room.runs FROM room)
 )
-{TAKEN}{CLAIMED}"""
+{UPDATE_CLAIMED}{RETURNING_CLAIMED}"""
 
 
-# Runs that this process holds but does not know (a claim whose answer was lost). $1 worker id.
-HELD_BY_ME = "SELECT id, lease_epoch FROM wakeboard.job_runs WHERE status = 'running' AND locked_by = $1"
-# Of attempts that this process holds, those that the database does not know of: it is back at an earlier
-# state. $1 ids, $2 epochs.
-FORGOTTEN = """
+# The runs of this worker, among them those of a claim whose answer was lost. $1 worker id.
+RUNS_OF_WORKER = "SELECT id, lease_epoch FROM wakeboard.job_runs WHERE status = 'running' AND locked_by = $1"
+# Which of a worker's attempts the database does not have, because it is back at an earlier state. $1 ids,
+# $2 epochs.
+MISSING_ATTEMPTS = """
 SELECT a.id, a.epoch FROM unnest($1::bigint[], $2::bigint[]) AS a (id, epoch)
 LEFT JOIN wakeboard.job_runs AS r ON r.id = a.id
 WHERE r.id IS NULL OR r.lease_epoch < a.epoch
@@ -228,7 +228,7 @@ _IS_STILL_CLAIMABLE = f"(r.status || '') IN ({_CLAIMABLE}) AND r.run_at <= now()
 def candidates(limit: int, *, oldest_first: bool = False) -> str:
     """Return the query for id and type of the first ``limit`` runs that a claim would take, in its order.
 
-    $1 text[] types, $2 bigint[] runs to pass by, $3 whether types with a limit are meant, or those without.
+    $1 text[] types, $2 bigint[] runs to skip, $3 whether types with a limit are meant, or those without.
     """
     return f"""
 SELECT picked.id, picked.job_type
@@ -247,7 +247,7 @@ CROSS JOIN LATERAL (
     ORDER BY r.run_at, r.id
     LIMIT {limit:d}
 ) AS picked
-ORDER BY {order(oldest_first)}
+ORDER BY {_claim_order(oldest_first)}
 LIMIT {limit:d}
 """
 
@@ -265,13 +265,13 @@ WITH head AS MATERIALIZED (
             AND (coalesce(t.max_running_operator, t.max_running) IS NULL) = ($4::text IS NULL)
         FOR NO KEY UPDATE OF r SKIP LOCKED
     ) AS picked
-    LIMIT CASE WHEN $4::text IS NOT NULL THEN greatest(0, coalesce({room("$4::text")}, 0)) END
+    LIMIT CASE WHEN $4::text IS NOT NULL THEN greatest(0, coalesce({_free_places("$4::text")}, 0)) END
 )
-{TAKEN}{CLAIMED}"""
+{UPDATE_CLAIMED}{RETURNING_CLAIMED}"""
 
-# Waits longer each time, and says why. No attempt has begun: nothing that counts attempts is touched.
-# $1 id, $2 the database's sentence.
-SET_ASIDE = f"""
+# Delays a run whose claim is refused, longer each time, and stores why. No attempt has begun, so no counter
+# of attempts changes. $1 id, $2 the database's sentence.
+DELAY_REFUSED = f"""
 UPDATE wakeboard.job_runs AS r
 SET run_at = now() + make_interval(secs => least({LONGEST_PAUSE_SECONDS}, greatest({FIRST_PAUSE_SECONDS},
         CASE r.error_code WHEN '{CLAIM_REFUSED}' THEN 2 * date_part('epoch', r.run_at - r.updated_at) END))),

@@ -1,11 +1,11 @@
-"""Which claimed attempts have not begun: what lets runs with a single try be claimed ahead of need.
+"""The list of claimed attempts that have not begun. It lets runs with a single try be claimed ahead.
 
-A claim lists them, each one's process strikes it off before it begins, and whoever takes a run from a worker
-that has gone strikes it off too, if it still stands there: then no handler has seen the run. Of two who
-strike, one succeeds.
+A claim lists them, and the child strikes an attempt off before it begins. The reaper strikes off what it
+takes from a worker that is gone: if the attempt was still listed, no handler has seen the run. Of two
+processes that strike off the same attempt, one succeeds.
 
 The table is unlogged, so that to strike off waits for no disk. A server that crashes and a standby that takes
-over lose the whole list, never a part of it: what stands on no list counts as begun.
+over lose the whole list, never a part of it: an attempt that is not listed counts as begun.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ from functools import cache
 
 
 @cache
-def listing(claim: str, place: int) -> str:
-    """Return ``claim`` (a statement of ``claims``) as one that lists what it claims of some types.
+def claim_and_list(claim: str, parameter: int) -> str:
+    """Return ``claim`` (a statement of ``claims``) as one that also lists the attempts of some types.
 
-    ``place``: the number of its parameter that names them, text[].
+    ``parameter``: the number of the parameter that names these types, text[].
     """
     return f"""
 WITH claimed AS ({claim}), listed AS (
     INSERT INTO wakeboard.unbegun_attempts (run_id, lease_epoch)
-    SELECT id, lease_epoch FROM claimed WHERE job_type = ANY (${place:d}::text[])
+    SELECT id, lease_epoch FROM claimed WHERE job_type = ANY (${parameter:d}::text[])
 )
 SELECT * FROM claimed"""
 
 
-# Sent by the process that is about to begin; the attempt is its own when a row was removed. $1 run, $2 epoch.
+# Sent by the child before it begins; it may begin when a row was removed. $1 run, $2 epoch.
 STRIKE_OFF = "DELETE FROM wakeboard.unbegun_attempts WHERE run_id = $1 AND lease_epoch = $2"
 
-# Of a run r: that it stands on no list.
+# That the attempt of a run r is not listed.
 MAY_HAVE_BEGUN = """NOT EXISTS (
             SELECT FROM wakeboard.unbegun_attempts AS u
             WHERE u.run_id = r.id AND u.lease_epoch = r.lease_epoch
         )"""
 
-# What was given back unbegun, or was listed by a claim whose answer was lost.
-FORGET_ENDED = """
+# Removes what was released before it began, or was listed by a claim whose answer was lost.
+REMOVE_ENDED = """
 DELETE FROM wakeboard.unbegun_attempts AS u WHERE NOT EXISTS (
     SELECT FROM wakeboard.job_runs AS r
     WHERE r.id = u.run_id AND r.lease_epoch = u.lease_epoch AND r.status = 'running'

@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 
 from wakeboard import __version__
-from wakeboard.queue.engine.unbegun import FORGET_ENDED
+from wakeboard.queue.engine.unbegun import REMOVE_ENDED
 from wakeboard.queue.types import PUBLISH
 from wakeboard.schedules import code_schedules
 
@@ -89,4 +89,4 @@ class Presence:
     def forget_old(self, connection: psycopg.Connection[Any]) -> None:
         """Remove workers that ended or fell silent a week ago, and what is listed of attempts that ended."""
         _run(connection, FORGET_OLD)
-        _run(connection, FORGET_ENDED)
+        _run(connection, REMOVE_ENDED)

@@ -20,18 +20,18 @@ from wakeboard.database.poison_rows import Parts, is_refusal, reason
 from wakeboard.queue.engine.claims import (
     BUSY,
     CLAIM_THESE,
-    FORGOTTEN,
-    HELD_BY_ME,
+    DELAY_REFUSED,
     IDLE,
     LOCK_LIMIT,
-    SET_ASIDE,
+    MISSING_ATTEMPTS,
+    RUNS_OF_WORKER,
     TYPES_WITH_WORK,
     candidates,
     claim,
     claim_limited,
 )
 from wakeboard.queue.engine.endings import RELEASE
-from wakeboard.queue.engine.unbegun import listing
+from wakeboard.queue.engine.unbegun import claim_and_list
 from wakeboard.runtime.loop.channel import (
     Asked,
     Rows,
@@ -136,7 +136,10 @@ class ClaimBatch:
         if self.listed.isdisjoint(job_types):
             return claim
         text, values = claim
-        return listing(text, len(values) + 1), (*values, array(sorted(self.listed.intersection(job_types))))
+        return claim_and_list(text, len(values) + 1), (
+            *values,
+            array(sorted(self.listed.intersection(job_types))),
+        )
 
     def under_limit(self, job_type: str, claim: Statement) -> Script:
         """Claim from a type that may run only so often at once: count and claim under the type's lock.
@@ -309,7 +312,7 @@ def _set_aside(run_id: int, why: str) -> Turn:
     """Set a run aside; return whether the rule let its row say so."""
     sentence = f"The database refuses to let it start: {why}. It is tried again later."
     try:
-        moved: Rows = yield SET_ASIDE, (b"%d" % run_id, sentence.encode())
+        moved: Rows = yield DELAY_REFUSED, (b"%d" % run_id, sentence.encode())
     except StatementFailed as refused:
         if not is_refusal(refused):
             raise
@@ -377,9 +380,9 @@ def recovery_script(worker_id: str, holdings: RunsInFlight) -> Script:
     held = holdings.attempts()
     forgotten: Rows = []
     if held:
-        forgotten = yield FORGOTTEN, (array(i for i, _ in held), array(e for _, e in held))
+        forgotten = yield MISSING_ATTEMPTS, (array(i for i, _ in held), array(e for _, e in held))
     me = worker_id.encode()
-    rows: Rows = yield HELD_BY_ME, (me,)
+    rows: Rows = yield RUNS_OF_WORKER, (me,)
     unknown = holdings.unknown(rows)
     refused: list[tuple[int, int]] = []
     parts = Parts(unknown)

@@ -18,7 +18,7 @@ from wakeboard.core.outcome import PLAIN
 from wakeboard.core.states import Status
 from wakeboard.database.poison_rows import Parts, is_refusal, reason
 from wakeboard.queue.engine.endings import FAIL, RELEASE, SUCCEED
-from wakeboard.queue.engine.fence import NOTE_REFUSAL, STANDING
+from wakeboard.queue.engine.fence import NOTE_REFUSAL, RUN_STATES
 from wakeboard.runtime.loop.channel import Rows, Script, Statement, StatementFailed, array, numbers
 from wakeboard.runtime.loop.deciding import EndedAttempt, record_less
 from wakeboard.runtime.loop.in_flight import RunInFlight, boottime_ns
@@ -136,7 +136,7 @@ class Recorder:
         if missing:
             self.tell(written)
             written = []
-            standing = yield STANDING, (array(ended.held.run_id for ended in missing),)
+            standing = yield RUN_STATES, (array(ended.held.run_id for ended in missing),)
             refused = self._settle(missing, standing)
             for ended in refused:
                 yield NOTE_REFUSAL, _refusal(ended)
