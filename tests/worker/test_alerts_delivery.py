@@ -491,9 +491,9 @@ def as_a_handler(database: str, monkeypatch: pytest.MonkeyPatch, mailbox: Mailbo
     """The environment in which handlers run, and their process's connection, closed at the end."""
     for name, value in {**mailbox.environment, "WAKEBOARD_DATABASE_URL": database}.items():
         monkeypatch.setenv(name, value)
-    own.drop()
+    own.close_thread_connection()
     yield mailbox
-    own.drop()
+    own.close_thread_connection()
 
 
 def test_the_job_sends_its_message_and_tells_the_answer(

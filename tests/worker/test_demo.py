@@ -37,9 +37,9 @@ VIEWER = Actor("victor", Role.VIEWER, "web")
 def handler_process(database: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     monkeypatch.setenv("WAKEBOARD_DATABASE_URL", database)
     monkeypatch.setenv("WAKEBOARD_DATA_DIR", str(tmp_path))
-    own.drop()
+    own.close_thread_connection()
     yield
-    own.drop()
+    own.close_thread_connection()
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from wakeboard.queue import handler_connection
 def handler_process(shared_database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("WAKEBOARD_DATABASE_URL", shared_database)
     yield
-    handler_connection.drop()
+    handler_connection.close_thread_connection()
 
 
 def defined(shared: Connection, *argv: str, timeout: float = 30, **more: Any) -> Context:

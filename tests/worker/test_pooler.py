@@ -63,7 +63,7 @@ def test_effects_are_made_through_it(
     pooled: str, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WAKEBOARD_DATABASE_URL", pooled)
-    handler_connection.drop()
+    handler_connection.close_thread_connection()
     ids = [a_run(connection, "running") for _ in range(7)]
     for run_id in ids:
         context = Context(run_id=run_id, lease_epoch=1, worker_id="w1", timeout_seconds=30)
@@ -72,7 +72,7 @@ def test_effects_are_made_through_it(
             mine.exec_driver_sql(
                 "UPDATE wakeboard.effects SET settled_by = 'block' WHERE run_id = %s", (run_id,)
             )
-    handler_connection.drop()
+    handler_connection.close_thread_connection()
     assert {row(connection, run_id)["status"] for run_id in ids} == {"succeeded"}
     settled = "SELECT count(*) FROM wakeboard.effects WHERE status = 'done' AND settled_by = 'block'"
     assert connection.execute(settled).fetchone() == (7,)

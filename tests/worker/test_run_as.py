@@ -31,7 +31,7 @@ ME = pwd.getpwuid(os.geteuid()).pw_name
 def handler_process(shared_database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("WAKEBOARD_DATABASE_URL", shared_database)
     yield
-    handler_connection.drop()
+    handler_connection.close_thread_connection()
 
 
 def defined(shared: Connection, user: str, *argv: str, **more: object) -> Context:

@@ -12,7 +12,7 @@ import pytest
 from tests.support.processes import wait_until
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import JOB_TYPES, job
-from wakeboard.queue.handler_connection import drop
+from wakeboard.queue.handler_connection import close_thread_connection
 
 PATIENCE_SECONDS = 30.0
 
@@ -39,10 +39,10 @@ def gate(registry: None) -> Iterator[Gate]:
 @pytest.fixture
 def table(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """`enqueue(None, …)` writes to the test's database, from this thread too."""
-    drop()
+    close_thread_connection()
     monkeypatch.setenv("WAKEBOARD_DATABASE_URL", database)
     yield
-    drop()
+    close_thread_connection()
 
 
 class Gate:

@@ -23,7 +23,7 @@ import psycopg
 
 from wakeboard.database.db import DatabaseError
 from wakeboard.demo.mail_server import LOOPBACK, Mail, MailServer
-from wakeboard.queue.handler_connection import drop, own_connection
+from wakeboard.queue.handler_connection import close_thread_connection, own_connection
 
 # The stock service is down for ninety seconds of every six minutes, the first time after one minute.
 OUTAGE_EVERY_SECONDS, OUTAGE_FROM_SECONDS, OUTAGE_TO_SECONDS = 360, 60, 150
@@ -81,7 +81,7 @@ def _connection() -> Iterator[psycopg.Connection[Any]]:
             yield connection
     finally:
         # Each message and each request has a thread of its own, and the thread's connection would outlive it.
-        drop()
+        close_thread_connection()
 
 
 def is_outage(uptime_seconds: float) -> bool:

@@ -21,7 +21,13 @@ from wakeboard.core.process.exits import is_success
 from wakeboard.handlers.captured_output import captured_output
 from wakeboard.handlers.effects import LeaseLost
 from wakeboard.queue.engine.endings import MARK, SUCCEED_ALONE
-from wakeboard.queue.handler_connection import ThreadConnection, drop, held, joined, joining
+from wakeboard.queue.handler_connection import (
+    ThreadConnection,
+    close_thread_connection,
+    current_transaction,
+    join_transaction,
+    thread_connection,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection as SqlConnection
@@ -86,16 +92,16 @@ def finishing_transaction(context: Context) -> Iterator[SqlConnection]:
     ended its transaction itself, RuntimeError inside another ``transaction()``. Outside of the database
     worker it is an ordinary transaction.
     """
-    if joined() is not None or held().in_transaction:
+    if current_transaction() is not None or thread_connection().in_transaction:
         raise RuntimeError("transaction() is open already; use the connection of the outer block.")
     if context.committed:
         raise RuntimeError(
             "transaction() has finished this run already; put all of its writes into one block."
         )
-    own = held()
+    own = thread_connection()
     fenced: FencedEngine = own.fenced or FencedEngine(own.connection)
     own.fenced = fenced
-    with _left_clean(own), joining(own), fenced.engine.connect() as connection:
+    with _left_clean(own), join_transaction(own), fenced.engine.connect() as connection:
         fenced.may_end = fenced.refused = False
         root, mark = connection.begin(), uuid4().hex
         success: BaseException | None = None
@@ -130,7 +136,7 @@ def _left_clean(own: ThreadConnection) -> Iterator[None]:
         yield
     finally:
         if own.connection.closed or own.connection.info.transaction_status != TransactionStatus.IDLE:
-            drop()
+            close_thread_connection()
 
 
 def _end(connection: SqlConnection, driver: psycopg.Connection[Any]) -> None:

@@ -1,5 +1,6 @@
-"""The one database connection of a process that runs handlers: opened at first use, after any fork, one per
-thread. ``once``, ``transaction`` and ``enqueue(None, …)`` share it; the supervisor never comes here.
+"""The database connection of a thread that runs handlers, opened at first use and after a fork.
+
+``once``, ``transaction`` and ``enqueue(None, …)`` share it. The supervisor uses none of it.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ from wakeboard.database.db import PROOF_SECONDS, DatabaseError, connect
 
 Connection = TimedConnection
 
-# A server restarted since then would cost the next run an attempt, so an older connection is tried first.
+# A connection that was used longer ago is tested first: a server that has restarted meanwhile would cost the
+# next run an attempt.
 _TRUSTED_SECONDS = 1.0
 
 
 class ThreadConnection:
-    """A connection and the process that opened it. `fenced` belongs to `transaction()`: its engine."""
+    """A connection and the process that opened it. `fenced` is the engine of `transaction()`."""
 
     def __init__(self) -> None:
         self.connection = open_connection()
@@ -36,8 +38,8 @@ class ThreadConnection:
         self.in_transaction = False
         self.fenced: Any = None
 
-    def usable(self) -> bool:
-        """Whether it is this process's, open, idle, and the server still answers."""
+    def is_usable(self) -> bool:
+        """Return whether this process opened it, and it is open and idle, and the server still answers."""
         if self.process_id != os.getpid() or self.connection.closed:
             return False
         if self.connection.info.transaction_status != TransactionStatus.IDLE:
@@ -52,22 +54,22 @@ class ThreadConnection:
         return True
 
     def close(self) -> None:
-        """Close it, unless a parent process opened it: its socket is still in use over there."""
+        """Close it, unless a parent process opened it, which still uses its socket."""
         if self.process_id == os.getpid():
             with contextlib.suppress(psycopg.Error):
                 self.connection.close()
 
 
 class JoinedTransaction:
-    """An open ``transaction()``: whoever asks for a connection inside of it gets this one."""
+    """An open ``transaction()``: its connection is the one of the code inside."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self.is_open = True
 
 
-_mine = threading.local()
-_joined: ContextVar[JoinedTransaction | None] = ContextVar("wakeboard_transaction", default=None)
+_local = threading.local()
+_transaction: ContextVar[JoinedTransaction | None] = ContextVar("wakeboard_transaction", default=None)
 
 
 def open_connection() -> Connection:
@@ -87,85 +89,81 @@ def _embedded_url() -> str:
 
     None is started: it would outlive a program that only hands work over.
     """
-    # Imported when it is wanted: whoever has a URL needs nothing of it, and Windows cannot.
+    # Imported here: a process with a URL does not need it, and it does not exist for Windows.
     try:
         from wakeboard.database import embedded
     except ImportError as refused:
         raise DatabaseError(str(refused)) from refused
     folder = Path(os.environ.get("WAKEBOARD_DATA_DIR") or default_data_dir())
-    why = f"no embedded database runs in {folder}"
+    reason = f"no embedded database runs in {folder}"
     try:
         if embedded.is_running(folder):
             return embedded.url(folder)
     except embedded.EmbeddedError as refused:
-        why = str(refused).rstrip(".")
+        reason = str(refused).rstrip(".")
     raise DatabaseError(
-        f"WAKEBOARD_DATABASE_URL is not set, so there is no database to write to: {why}. Start it with "
+        f"WAKEBOARD_DATABASE_URL is not set, so there is no database to write to: {reason}. Start it with "
         "'wakeboard up', name its folder in WAKEBOARD_DATA_DIR, or export "
         'WAKEBOARD_DATABASE_URL="$(wakeboard db url)".'
     )
 
 
-def joined() -> JoinedTransaction | None:
+def current_transaction() -> JoinedTransaction | None:
     """Return the ``transaction()`` that the caller is inside of, None outside."""
-    current = _joined.get()
+    current = _transaction.get()
     return current if current is not None and current.is_open else None
 
 
-def held() -> ThreadConnection:
+def thread_connection() -> ThreadConnection:
     """Return this thread's connection, opened or replaced when there is no usable one."""
-    own: ThreadConnection | None = getattr(_mine, "own", None)
-    if own is not None and (own.in_transaction or own.usable()):
+    own: ThreadConnection | None = getattr(_local, "own", None)
+    if own is not None and (own.in_transaction or own.is_usable()):
         return own
     if own is not None:
         own.close()
-    _mine.own = None
-    _mine.own = own = ThreadConnection()
+    _local.own = None
+    _local.own = own = ThreadConnection()
     return own
 
 
-def drop() -> None:
+def close_thread_connection() -> None:
     """Close this thread's connection; the next use opens another."""
-    own: ThreadConnection | None = getattr(_mine, "own", None)
-    _mine.own = None
+    own: ThreadConnection | None = getattr(_local, "own", None)
+    _local.own = None
     if own is not None:
         own.close()
 
 
 @contextlib.contextmanager
 def own_connection() -> Iterator[Connection]:
-    """Lend this thread's psycopg connection: autocommit, or the open ``transaction()``'s inside of one.
+    """Yield this thread's psycopg connection: in autocommit, or that of the open ``transaction()``.
 
     Raises DatabaseError when there is no database or nothing answers.
     """
-    if (current := joined()) is not None:
+    if (current := current_transaction()) is not None:
         yield current.connection
-    elif (own := held()).in_transaction:
-        # Another task of this thread holds a transaction that is none of the caller's.
-        with contextlib.closing(open_connection()) as apart:
-            yield apart
+    elif (own := thread_connection()).in_transaction:
+        # Another task of this thread has opened that transaction.
+        with contextlib.closing(open_connection()) as separate:
+            yield separate
     else:
         yield own.connection
 
 
 @contextlib.contextmanager
-def joining(own: ThreadConnection) -> Iterator[None]:
-    """Make ``own`` a transaction's connection: not autocommit, and what ``own_connection`` lends inside."""
+def join_transaction(own: ThreadConnection) -> Iterator[None]:
+    """Make ``own`` the connection of a transaction, without autocommit; ``own_connection`` yields it."""
     current = JoinedTransaction(own.connection)
-    token = _joined.set(current)
+    token = _transaction.set(current)
     own.in_transaction = True
     try:
         own.connection.autocommit = False
         yield
     finally:
         current.is_open = own.in_transaction = False
-        _joined.reset(token)
-        _leave(own)
-
-
-def _leave(own: ThreadConnection) -> None:
-    """Return to autocommit, or drop a connection that was left in the middle of something."""
-    try:
-        own.connection.autocommit = True
-    except psycopg.Error:
-        drop()
+        _transaction.reset(token)
+        try:
+            own.connection.autocommit = True
+        except psycopg.Error:
+            # It was left in the middle of something.
+            close_thread_connection()

@@ -124,4 +124,4 @@ def _close_own_connection() -> None:
     """Close the database connection that handlers have opened in this thread, if they have loaded any."""
     own = sys.modules.get("wakeboard.queue.handler_connection")
     if own is not None:
-        own.drop()
+        own.close_thread_connection()
