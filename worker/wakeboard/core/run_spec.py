@@ -1,6 +1,6 @@
-"""What a run must be to be enqueued: its fields, and the rules of each. Knows no database.
+"""The fields of a run that is to be enqueued, and the check of each. Knows no database.
 
-Whatever is refused is refused with a sentence, and leaves nothing written.
+What is refused is refused with a sentence, before anything is written.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from functools import cache
 from itertools import chain
 from typing import Any, NamedTuple
 
-from wakeboard.core.parent_run import made_by
-from wakeboard.core.text.plain_json import what_is_wrong
+from wakeboard.core.parent_run import find_enqueuer
+from wakeboard.core.text.plain_json import explain_json_error
 
 Encoder = type[json.JSONEncoder]
 PAYLOAD_BYTES = 65_536
-# What the CHECK on the table allows, and so the most that the setting can.
+# What the CHECK on the table allows, and so the largest value of the setting.
 TABLE_CHARACTERS = 1_048_576
 # Python's decoder gives up somewhat below a thousand, depending on who calls it.
-DEEPEST = 500
-# The longest number of JSON that a float makes: 5e-324 written out.
-_WRITTEN_OUT = 326
+MAX_DEPTH = 500
+# The characters of the longest float, 5e-324, without an exponent.
+_LONGEST_FLOAT = 326
 # Halves of surrogate pairs, which no encoding has, and what PostgreSQL counts among the controls.
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -38,14 +38,29 @@ _ENCODER = json.JSONEncoder(allow_nan=False)
 
 
 class EnqueueError(ValueError):
-    """What was handed in cannot become a run; ``str()`` is a sentence that says why."""
+    """A run cannot be enqueued as given; ``str()`` is a sentence that says why."""
+
+
+class RunColumns(NamedTuple):
+    """The checked columns of a run that is to be inserted; ``payload`` is JSON text, ``delay`` in seconds."""
+
+    job_type: str
+    payload: str
+    run_at: datetime | None
+    delay: float
+    key: str | None
+    priority: int
+    max_attempts: int | None
+    enqueued_by: str | None
+    origin_run_id: int | None
+    traceparent: str | None
 
 
 class NewRun(NamedTuple):
     """A run to be enqueued. ``delay`` is in seconds (or a timedelta), ``run_at`` a datetime with a zone."""
 
     job_type: str
-    payload: Mapping[str, Any] | None = None
+    payload: Mapping[str, object] | None = None
     run_at: datetime | None = None
     delay: float | timedelta | None = None
     key: str | None = None
@@ -54,24 +69,23 @@ class NewRun(NamedTuple):
     enqueued_by: str | None = None
     traceparent: str | None = None
 
-    def columns(self, limit: int, encoder: Encoder | None = None) -> tuple[Any, ...]:
-        """Return type, payload as text of at most ``limit`` bytes, run_at, delay in seconds, key, priority,
-        max_attempts, enqueued_by, the run whose handler asks, None for any other caller, and traceparent.
+    def columns(self, limit: int, encoder: Encoder | None = None) -> RunColumns:
+        """Check each field, and return the columns of the run's row. Raises EnqueueError.
 
-        ``encoder`` writes what JSON has no form for. Raises EnqueueError.
+        ``limit`` is that of the payload in bytes; ``encoder`` writes what JSON has no form for.
         """
         delay = self.delay.total_seconds() if isinstance(self.delay, timedelta) else self.delay
         check_names(self)
-        # What is left out needs no look: between two commits each call of a function counts.
+        # A field that is left out is not checked: between two commits each function call counts.
         if self.run_at is not None or delay is not None:
             _check_times(self.run_at, delay)
         if self.enqueued_by is not None:
-            _check_who(self.enqueued_by)
-        if not _is_whole(self.priority, 0, 4):
+            _check_enqueued_by(self.enqueued_by)
+        if not _is_integer(self.priority, 0, 4):
             raise EnqueueError(f"Priority {self.priority!r} is not known; allowed: 0 (first) to 4 (last).")
-        if self.max_attempts is not None and not _is_whole(self.max_attempts, 1, 2**31 - 1):
+        if self.max_attempts is not None and not _is_integer(self.max_attempts, 1, 2**31 - 1):
             raise EnqueueError(f"max_attempts is {self.max_attempts!r}; allowed: 1 to {2**31 - 1:,}.")
-        return (
+        return RunColumns(
             self.job_type,
             payload_text(self.payload, limit, encoder),
             # In UTC: the two half past twos of the night when clocks go back are equal in their own zone.
@@ -80,13 +94,13 @@ class NewRun(NamedTuple):
             self.key,
             self.priority,
             self.max_attempts,
-            *made_by(self.enqueued_by),
-            None if self.traceparent is None else _trace(self.traceparent),
+            *find_enqueuer(self.enqueued_by),
+            None if self.traceparent is None else _read_traceparent(self.traceparent),
         )
 
 
 def check_names(run: NewRun) -> None:
-    """Raise EnqueueError unless type and key of ``run`` can be such."""
+    """Raise EnqueueError unless the job type and the key of ``run`` are allowed."""
     check_type(run.job_type)
     if run.key is not None:
         _check_key(run.key)
@@ -106,19 +120,19 @@ def _check_key(key: str) -> None:
         )
 
 
-def _check_who(name: str) -> None:
+def _check_enqueued_by(name: str) -> None:
     if not isinstance(name, str) or len(name) > 200 or not _is_plain(name):
         raise EnqueueError("enqueued_by is text of at most 200 characters without control characters.")
 
 
-def _trace(traceparent: object) -> str | None:
-    """Return ``traceparent``; None for text that is none by its standard: headers come from strangers."""
+def _read_traceparent(traceparent: object) -> str | None:
+    """Return ``traceparent``; None for text that its standard does not allow: headers come from outside."""
     if not isinstance(traceparent, str):
         raise EnqueueError(f"traceparent is {traceparent!r:.100}; give the text of that header, or None.")
     return traceparent if _TRACEPARENT.fullmatch(traceparent) else None
 
 
-def _is_whole(number: object, low: int, high: int) -> bool:
+def _is_integer(number: object, low: int, high: int) -> bool:
     return isinstance(number, int) and not isinstance(number, bool) and low <= number <= high
 
 
@@ -142,18 +156,18 @@ def _is_plain(text: str) -> bool:
     return _UNPRINTABLE.search(text) is None
 
 
-def payload_text(payload: Mapping[str, Any] | None, limit: int, encoder: Encoder | None = None) -> str:
+def payload_text(payload: Mapping[str, object] | None, limit: int, encoder: Encoder | None = None) -> str:
     """Return ``payload`` as JSON text of at most ``limit`` bytes, as ``encoder`` writes it.
 
     Raises EnqueueError with the reason.
     """
     if encoder is not None:
-        payload = _encoded(payload, encoder)
+        payload = _encode(payload, encoder)
     try:
         # Spaced as PostgreSQL writes jsonb, so that the CHECK on the table counts the same length.
         text = _ENCODER.encode({} if payload is None else payload)
     except (TypeError, ValueError, RecursionError) as wrong:
-        why = what_is_wrong(payload, "payload", str(wrong))
+        why = explain_json_error(payload, "payload", str(wrong))
         hint = "" if encoder is not None else ", or give an encoder (encoder=wakeboard.PlainEncoder)"
         raise EnqueueError(f"The payload is not JSON: {why}. Hand it in as text or number{hint}.") from wrong
     if not text.startswith("{"):
@@ -163,20 +177,20 @@ def payload_text(payload: Mapping[str, Any] | None, limit: int, encoder: Encoder
             f"The payload has {size:,} bytes; allowed: {limit:,}. Store the data elsewhere and "
             "enqueue its id (or raise WAKEBOARD_PAYLOAD_BYTES)."
         )
-    if _wants_a_look(text):
+    if _needs_value_check(text):
         _check_values(payload, len(text))
     return text
 
 
-def _encoded(payload: Any, encoder: Encoder) -> Any:
+def _encode(payload: object, encoder: Encoder) -> Any:
     """Return ``payload`` as it is in the JSON of ``encoder``: what is checked is what is stored."""
     if not (isinstance(encoder, type) and issubclass(encoder, json.JSONEncoder)):
         raise EnqueueError(f"encoder is {encoder!r:.100}; give a class derived from json.JSONEncoder.")
-    made = encoder()
+    instance = encoder()
     try:
-        return json.loads(made.encode(payload))
+        return json.loads(instance.encode(payload))
     except (TypeError, ValueError, RecursionError) as wrong:
-        why = what_is_wrong(payload, "payload", str(wrong), made.default)
+        why = explain_json_error(payload, "payload", str(wrong), instance.default)
         raise EnqueueError(f"The payload is not JSON for {encoder.__name__}: {why}.") from wrong
 
 
@@ -187,31 +201,32 @@ def _bytes_of(payload: object, text: str) -> int:
     return len(json.dumps(payload, ensure_ascii=False).encode(errors="surrogatepass"))
 
 
-def _wants_a_look(text: str) -> bool:
-    """Return whether JSON ``text`` may hold what ``_check_values`` refuses, which costs far more to ask."""
+def _needs_value_check(text: str) -> bool:
+    """Return whether JSON ``text`` may hold what ``_check_values`` refuses, which costs far more."""
     if "\\u" in text and ("\\u0000" in text or "\\ud" in text):
         return True
-    return len(text) > DEEPEST and (
-        text.count("{") + text.count("[") > DEEPEST
-        or (len(text) * _WRITTEN_OUT > TABLE_CHARACTERS and ("e+" in text or "e-" in text))
+    return len(text) > MAX_DEPTH and (
+        text.count("{") + text.count("[") > MAX_DEPTH
+        or (len(text) * _LONGEST_FLOAT > TABLE_CHARACTERS and ("e+" in text or "e-" in text))
     )
 
 
 def _check_values(payload: object, length: int) -> None:
-    """Refuse what JSON has and jsonb, or whoever reads it, has not; ``length`` is that of the JSON text.
+    """Raise EnqueueError for values that JSON allows, and jsonb or its readers do not.
 
-    jsonb holds neither NUL nor halves of surrogate pairs, and writes numbers out: 1e+300 in 301 characters.
+    jsonb holds neither NUL nor halves of surrogate pairs, and writes numbers without exponents: 1e+300 in 301
+    characters. ``length`` is that of the JSON text.
     """
     level: Sequence[object] = [payload]
-    for _ in range(DEEPEST + 1):
+    for _ in range(MAX_DEPTH + 1):
         if any(isinstance(value, str) and _UNSTORABLE.search(value) for value in level):
             raise EnqueueError(
                 "The payload holds text that PostgreSQL cannot store (NUL or half a character)."
             )
-        length += sum(_added_characters(value) for value in level if isinstance(value, float))
-        level = [part for value in level for part in _parts(value)]
+        length += sum(_extra_characters(value) for value in level if isinstance(value, float))
+        level = [part for value in level for part in _children(value)]
     if level:
-        raise EnqueueError(f"The payload is nested deeper than {DEEPEST} levels; flatten it.")
+        raise EnqueueError(f"The payload is nested deeper than {MAX_DEPTH} levels; flatten it.")
     if length > TABLE_CHARACTERS:
         raise EnqueueError(
             f"The payload has {length:,} characters where its numbers are written without exponents; "
@@ -219,13 +234,14 @@ def _check_values(payload: object, length: int) -> None:
         )
 
 
-def _parts(value: object) -> Iterable[object]:
+def _children(value: object) -> Iterable[object]:
     if isinstance(value, Mapping):
         return chain(value.keys(), value.values())
     return value if isinstance(value, (list, tuple)) else ()
 
 
-def _added_characters(number: float) -> int:
+def _extra_characters(number: float) -> int:
+    """Return how much longer ``number`` is without an exponent."""
     short = float.__repr__(number)
     return len(f"{Decimal(short):f}") - len(short)
 
@@ -234,7 +250,7 @@ def _added_characters(number: float) -> int:
 def payload_limit() -> int:
     """Return the largest payload in bytes: ``WAKEBOARD_PAYLOAD_BYTES`` or 65,536, never above 1 MiB.
 
-    The variable is read once: to find that it is not there takes as long as half of what else is checked.
+    The variable is read once: a look-up takes half as long as all other checks together.
     """
     try:
         return min(int(os.environ.get("WAKEBOARD_PAYLOAD_BYTES", PAYLOAD_BYTES)), TABLE_CHARACTERS)

@@ -1,4 +1,4 @@
-"""Enqueue: one row, inside the caller's own transaction. No import of SQLAlchemy, no commit of ours.
+"""Enqueue: one row, inside the caller's own transaction. It imports no SQLAlchemy and commits nothing.
 
 A key is the caller's name for a business event: the same key gives the same run, as long as that run is
 kept, whatever became of it.
@@ -14,7 +14,7 @@ from wakeboard.core.run_spec import Encoder, EnqueueError, NewRun, payload_limit
 from wakeboard.database.callers import runner, unwrap
 from wakeboard.queue.handler_connection import own_connection
 
-ROUNDS = 5
+MOST_TRIES = 5
 INSERT = """
 INSERT INTO wakeboard.job_runs
     (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, origin_run_id,
@@ -24,7 +24,7 @@ VALUES (%s::text, %s::jsonb, coalesce(%s::timestamptz, now()) + make_interval(se
 ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
 RETURNING id
 """
-# What needs no more than a type and a payload has no key to conflict by, and finds all else in the table.
+# A run with a type and a payload alone has no key to conflict by, and takes the defaults of the table.
 INSERT_PLAIN = "INSERT INTO wakeboard.job_runs (job_type, payload) VALUES (%s::text, %s::jsonb) RETURNING id"
 _PLAIN = (None, 0.0, None, 2, None, None, None, None)
 BY_KEY = "SELECT id, job_type FROM wakeboard.job_runs WHERE idempotency_key = %s::text"
@@ -41,7 +41,7 @@ class KeyTaken(EnqueueError):
 def enqueue(
     target: Any,
     job_type: str,
-    payload: Mapping[str, Any] | None = None,
+    payload: Mapping[str, object] | None = None,
     *,
     run_at: datetime | None = None,
     delay: float | timedelta | None = None,
@@ -56,8 +56,8 @@ def enqueue(
 
     ``target`` is a SQLAlchemy connection or session, a psycopg 3 connection or django.db.connection, whose
     transaction the run joins, or None for a connection of our own. ``delay`` is in seconds, ``run_at`` an
-    aware datetime. ``traceparent`` is that of W3C Trace Context, for the handler's context; text that is
-    none is left out.
+    aware datetime. ``traceparent`` is that of W3C Trace Context, for the handler's context; other text is
+    left out.
     ``encoder`` is a class derived from ``json.JSONEncoder`` for values in the payload that JSON has no form
     for, such as ``wakeboard.PlainEncoder`` or Django's.
     Raises EnqueueError when the run is refused, with a sentence that says why.
@@ -69,24 +69,24 @@ def enqueue(
                 connection, job_type, payload, run_at=run_at, delay=delay, key=key, priority=priority,
                 max_attempts=max_attempts, enqueued_by=enqueued_by, traceparent=traceparent, encoder=encoder,
             )  # fmt: skip
-    new = NewRun(job_type, payload, run_at, delay, key, priority, max_attempts, enqueued_by, traceparent)
-    values = new.columns(payload_limit(), encoder)
-    run = runner(target)
+    run = NewRun(job_type, payload, run_at, delay, key, priority, max_attempts, enqueued_by, traceparent)
+    values = run.columns(payload_limit(), encoder)
+    execute = runner(target)
     if values[2:] == _PLAIN:
-        return int(run(INSERT_PLAIN, values[:2])[0][0])
-    for _ in range(ROUNDS):
-        rows = run(INSERT, values)
+        return int(execute(INSERT_PLAIN, values[:2])[0][0])
+    for _ in range(MOST_TRIES):
+        rows = execute(INSERT, values)
         if rows:
             return int(rows[0][0])
-        rows = run(BY_KEY, [key])
+        rows = execute(BY_KEY, [key])
         if rows:
-            return same_type(rows[0][0], rows[0][1], job_type, str(key))
+            return check_key_type(rows[0][0], rows[0][1], job_type, str(key))
     raise EnqueueError(f"The key '{key}' is being enqueued by others again and again; try once more.")
 
 
-def same_type(run_id: int, found: str, wanted: str, key: str) -> int:
-    """Return the id of the run that has ``key``. Raises KeyTaken when its type is not the ``wanted`` one."""
-    if found != wanted:
-        sentence = f"The key '{key}' belongs to run {run_id} of type '{found}', not '{wanted}'."
-        raise KeyTaken(sentence, found)
+def check_key_type(run_id: int, job_type: str, wanted: str, key: str) -> int:
+    """Return ``run_id``, which has ``key``. Raises KeyTaken when its type is not the ``wanted`` one."""
+    if job_type != wanted:
+        sentence = f"The key '{key}' belongs to run {run_id} of type '{job_type}', not '{wanted}'."
+        raise KeyTaken(sentence, job_type)
     return int(run_id)

@@ -1,4 +1,4 @@
-"""Enqueue many: inside the caller's own transaction, by COPY where that can be. No import of SQLAlchemy.
+"""Enqueue many: inside the caller's own transaction, by COPY where possible. It imports no SQLAlchemy.
 
 Keys are those of ``wakeboard.queue.enqueue``.
 """
@@ -8,21 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, TypeVar
 
 from psycopg.errors import UniqueViolation
 from psycopg.rows import tuple_row
 
-from wakeboard.core.run_spec import Encoder, EnqueueError, NewRun, check_names, payload_limit
+from wakeboard.core.run_spec import Encoder, EnqueueError, NewRun, RunColumns, check_names, payload_limit
 from wakeboard.database.callers import array, is_psycopg, runner, unwrap
-from wakeboard.queue.bulk_copy import Row, copy, may_copy, reserve
-from wakeboard.queue.enqueue import ROUNDS, same_type
+from wakeboard.queue.bulk_copy import copy, may_copy, reserve
+from wakeboard.queue.enqueue import MOST_TRIES, check_key_type
 from wakeboard.queue.handler_connection import own_connection
 
 CHUNK = 1000
-ColumnsOf = Callable[[Any], Row]
+ColumnsOf = Callable[[NewRun], RunColumns]
 # The id and the key of a run.
-Inserted = tuple[int, str | None]
+InsertedRun = tuple[int, str | None]
+_Run = TypeVar("_Run", NewRun, RunColumns)
+_Given = TypeVar("_Given")
+_Result = TypeVar("_Result")
 
 INSERT_MANY = """
 INSERT INTO wakeboard.job_runs
@@ -33,7 +36,7 @@ SELECT job_type, payload::jsonb, coalesce(run_at, now()) + make_interval(secs =>
 FROM unnest(%s::text[], %s::text[], %s::timestamptz[], %s::float8[], %s::text[], %s::smallint[], %s::int[],
     %s::text[], %s::bigint[], %s::text[]) WITH ORDINALITY
     AS row (job_type, payload, run_at, delay, key, priority, most, who, origin, trace, place)"""
-# Runs that differ in their payloads and keys alone: everything else is said once.
+# Runs that differ in their payloads and keys alone: all other values are sent once.
 INSERT_ALIKE = """
 INSERT INTO wakeboard.job_runs
     (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, origin_run_id,
@@ -42,10 +45,10 @@ SELECT %s::text, payload::jsonb, coalesce(%s::timestamptz, now()) + make_interva
     %s::smallint, %s::int, %s::text, %s::bigint, %s::text
 FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS row (payload, key, place)"""
 # In the order of the arrays, which is that of the keys.
-_IN_ORDER, _GIVEN = "\nORDER BY place", "\nRETURNING id, idempotency_key"
-ONE_EACH = _IN_ORDER + _GIVEN
-UNLESS_KNOWN = (
-    f"{_IN_ORDER}\nON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING{_GIVEN}"
+_IN_ORDER, _RETURNING = "\nORDER BY place", "\nRETURNING id, idempotency_key"
+INSERT_ALL = _IN_ORDER + _RETURNING
+INSERT_UNKNOWN = (
+    f"{_IN_ORDER}\nON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING{_RETURNING}"
 )
 BY_KEYS = """
 SELECT idempotency_key, id, job_type FROM wakeboard.job_runs WHERE idempotency_key = ANY(%s::text[])"""
@@ -60,16 +63,16 @@ def enqueue_many(
     EnqueueError when an entry is wrong, naming its place; then nothing of them all is written.
     """
     target = unwrap(target)
-    entries = _each(_gone_through(runs), _entry)
+    entries = _convert_each(_iterate(runs), _read_entry)
     columns_of = partial(NewRun.columns, limit=payload_limit(), encoder=encoder)
     if target is None:
-        # Opened when all entries are there: no transaction waits for whoever makes them.
+        # Opened when all entries are there: no transaction waits for the iterator that makes them.
         with own_connection() as connection, connection.transaction():
-            return _insert_all(connection, entries, columns_of)
-    return _insert_all(target, entries, columns_of)
+            return _insert_runs(connection, entries, columns_of)
+    return _insert_runs(target, entries, columns_of)
 
 
-def _gone_through(runs: Iterable[Any]) -> Iterator[Any]:
+def _iterate(runs: Iterable[object]) -> Iterator[object]:
     try:
         return iter(runs)
     except TypeError as wrong:
@@ -79,8 +82,9 @@ def _gone_through(runs: Iterable[Any]) -> Iterator[Any]:
         ) from wrong
 
 
-def _entry(given: Any) -> NewRun:
-    run = given if isinstance(given, NewRun) else _new(given)
+def _read_entry(entry: Any) -> NewRun:
+    """Return the run that ``entry`` is, or that it describes as a mapping. Raises EnqueueError."""
+    run = entry if isinstance(entry, NewRun) else _from_mapping(entry)
     key = run.key
     if type(key) is str or not isinstance(key, str):
         return run
@@ -88,8 +92,7 @@ def _entry(given: Any) -> NewRun:
     return run._replace(key=str.__str__(key))
 
 
-def _new(fields: Any) -> NewRun:
-    """Return the run that a mapping describes. Raises EnqueueError with what is wrong of its fields."""
+def _from_mapping(fields: Any) -> NewRun:
     try:
         return NewRun(**fields)
     except TypeError as wrong:
@@ -105,149 +108,169 @@ def _new(fields: Any) -> NewRun:
         raise EnqueueError(sentence) from wrong
 
 
-def _each(entries: Iterable[Any], make: Callable[[Any], Any]) -> list[Any]:
-    """Return what ``make`` makes of each entry. Raises EnqueueError with the place of the first wrong one."""
-    made: list[Any] = []
+def _convert_each(entries: Iterable[_Given], convert: Callable[[_Given], _Result]) -> list[_Result]:
+    """Return ``convert`` of each entry. Raises EnqueueError with the place of the first wrong one."""
+    results: list[_Result] = []
     try:
         for entry in entries:
-            made.append(make(entry))
+            results.append(convert(entry))
     except EnqueueError as wrong:
-        raise EnqueueError(f"Run number {len(made) + 1}: {wrong}") from wrong
-    return made
+        raise EnqueueError(f"Run number {len(results) + 1}: {wrong}") from wrong
+    return results
 
 
-def _insert_all(target: Any, entries: Sequence[NewRun], columns_of: ColumnsOf) -> list[int]:
-    """Insert ``entries``, return their ids in the order given; a key that exists gives the id of its run.
+def _insert_runs(target: Any, runs: Sequence[NewRun], columns_of: ColumnsOf) -> list[int]:
+    """Insert ``runs``, return their ids in the order given; a key that exists gives the id of its run.
 
-    ``columns_of`` makes an entry's columns, or raises EnqueueError. That takes a third as long as inserting:
-    of many some are written while those of others are made, inside a savepoint that takes back what is
-    written when one is wrong.
+    ``columns_of`` checks a run and returns its columns, or raises EnqueueError.
     """
-    # For few it is two statements instead of six, and no transaction should have many savepoints.
-    is_copied = len(entries) >= CHUNK and is_psycopg(target) and may_copy(target)
-    rows: Sequence[Row] = entries
-    if is_copied:
-        _each(entries, check_names)
-    else:
-        rows = _each(entries, columns_of)
-    firsts, types = _firsts(rows)
-    # One by itself is found to be there when it is not inserted. Of several none may be, when one is refused.
-    by_key = _known(target, types) if len(rows) > 1 else {}
-    news = [row for row in firsts if row[4] not in by_key] if by_key else firsts
-    if is_copied and len(news) < len(rows):
-        _each(entries, columns_of)  # What is not inserted is checked all the same.
+    # For few runs COPY takes six statements instead of two, and no transaction should have many savepoints.
+    if len(runs) >= CHUNK and is_psycopg(target) and may_copy(target):
+        return _copy_runs(target, runs, columns_of)
+    rows = _convert_each(runs, columns_of)
+    firsts, types = _first_of_each_key(rows)
+    # A single run tells that its key is known by not being inserted. Of several none may be, if one is
+    # refused.
+    known = _find_known(target, types) if len(rows) > 1 else {}
+    inserted = _insert_new(target, [row for row in firsts if row.key not in known], types)
+    return _ids_in_order(rows, known, inserted)
+
+
+def _copy_runs(target: Any, runs: Sequence[NewRun], columns_of: ColumnsOf) -> list[int]:
+    """Insert ``runs`` as ``_insert_runs`` does, by COPY.
+
+    To check runs takes a third as long as to insert them. So some are written while others are checked, in a
+    savepoint that takes back what is written when one is wrong.
+    """
+    _convert_each(runs, check_names)
+    firsts, types = _first_of_each_key(runs)
+    known = _find_known(target, types)
+    new = [run for run in firsts if run.key not in known]
+    if len(new) < len(runs):
+        # Those that are not inserted are checked all the same.
+        _convert_each(runs, columns_of)
     try:
-        if is_copied and news:
-            inserted = _copy_new(target, news, types, columns_of)
-        else:
-            inserted = _insert_new(target, news, types)
+        inserted = _copy_new(target, new, types, columns_of) if new else []
     except EnqueueError:
-        _each(entries, columns_of)  # Tells the place.
+        # Raises the same with the place of the run.
+        _convert_each(runs, columns_of)
         raise
-    unkeyed = iter([id_ for id_, key in inserted if key is None])
-    by_key.update((key, id_) for id_, key in inserted if key is not None)
-    return [next(unkeyed) if row[4] is None else by_key[row[4]] for row in rows]
+    return _ids_in_order(runs, known, inserted)
 
 
-def _known(target: Any, types: Mapping[str, str]) -> dict[str, int]:
+def _ids_in_order(
+    runs: Sequence[NewRun] | Sequence[RunColumns], known: Mapping[str, int], inserted: Sequence[InsertedRun]
+) -> list[int]:
+    """Return the id of each run; ``known`` are those of keys that existed."""
+    unkeyed = iter([run_id for run_id, key in inserted if key is None])
+    by_key = {**known, **{key: run_id for run_id, key in inserted if key is not None}}
+    return [next(unkeyed) if run.key is None else by_key[run.key] for run in runs]
+
+
+def _find_known(target: Any, types: Mapping[str, str]) -> dict[str, int]:
     """Return the ids of the runs that have keys of ``types``, by key. Raises KeyTaken."""
     if not types:
         return {}
-    answers = _run_each(target, BY_KEYS, ([array(some)] for some in _chunks(list(types))))
-    found = chain.from_iterable(answers)
-    return {key: same_type(id_, job_type, types[key], key) for key, id_, job_type in found}
+    chunks = ([array(keys)] for keys in _chunks(list(types)))
+    rows = chain.from_iterable(_execute_each(target, BY_KEYS, chunks))
+    return {key: check_key_type(run_id, job_type, types[key], key) for key, run_id, job_type in rows}
 
 
 def _copy_new(
-    target: Any, rows: Sequence[Row], types: Mapping[str, str], columns_of: ColumnsOf
-) -> list[Inserted]:
-    """Write ``rows``, whose keys nobody had a moment ago, as if there were no conflict; insert them if so.
+    target: Any, runs: Sequence[NewRun], types: Mapping[str, str], columns_of: ColumnsOf
+) -> list[InsertedRun]:
+    """Write ``runs``, whose keys nobody had a moment ago, as if there were no conflict; insert them if so.
 
-    Ids are taken before, which begins the transaction of a connection that begins them by itself: so what is
-    taken back is a savepoint. One that commits each statement is given a transaction.
+    To reserve ids begins the transaction of a connection that is not in autocommit; so what is taken back is
+    a savepoint. A connection in autocommit is given a transaction.
     """
-    reserved = reserve(target, len(rows))
+    reserved = reserve(target, len(runs))
     with target.transaction():
         try:
             with target.transaction():
                 if reserved is None:
-                    return _insert(target, list(map(columns_of, rows)), ONE_EACH)
-                ids = copy(target, map(columns_of, rows), reserved)
-                return [(id_, row[4]) for id_, row in zip(ids, rows, strict=True)]
+                    return _insert(target, list(map(columns_of, runs)), INSERT_ALL)
+                ids = copy(target, map(columns_of, runs), reserved)
+                return [(run_id, run.key) for run_id, run in zip(ids, runs, strict=True)]
         except UniqueViolation:
-            return _insert_new(target, list(map(columns_of, rows)), types)
+            return _insert_new(target, list(map(columns_of, runs)), types)
 
 
-def _insert_new(target: Any, rows: Sequence[Row], types: Mapping[str, str]) -> list[Inserted]:
+def _insert_new(target: Any, rows: Sequence[RunColumns], types: Mapping[str, str]) -> list[InsertedRun]:
     """Insert ``rows``, and find those of them that somebody else inserts meanwhile. Raises EnqueueError.
 
-    ``types`` are those of the keys. When somebody takes a key at this moment for another type, it is left to
-    the caller's transaction to take the others back.
+    ``types`` are those of the keys. When somebody takes a key at this moment for another type, the caller's
+    transaction has to take the others back.
     """
     if not rows:
         return []
-    missing = {row[4] for row in rows if row[4] is not None}
-    inserted = _insert(target, rows, UNLESS_KNOWN if missing else ONE_EACH)
-    missing.difference_update(key for _, key in inserted)
-    for _ in range(ROUNDS):
+    missing = {row.key for row in rows if row.key is not None}
+    inserted = _insert(target, rows, INSERT_UNKNOWN if missing else INSERT_ALL)
+    missing.difference_update(key for _, key in inserted if key is not None)
+    for _ in range(MOST_TRIES):
         if not missing:
             break
-        found = _known(target, {key: types[key] for key in missing})
-        inserted += [(id_, key) for key, id_ in found.items()]
-        missing -= found.keys()
+        known = _find_known(target, {key: types[key] for key in missing})
+        inserted += [(run_id, key) for key, run_id in known.items()]
+        missing -= known.keys()
     if missing:
         raise EnqueueError(f"The key '{min(missing)}' is being enqueued by others; try once more.")
     return inserted
 
 
-def _insert(target: Any, rows: Sequence[Row], end: str) -> list[Inserted]:
+def _insert(target: Any, rows: Sequence[RunColumns], end: str) -> list[InsertedRun]:
     """Insert ``rows`` by statements that have this ``end``, and return what they return."""
-    statement, values_of = _many(rows)
-    return list(chain.from_iterable(_run_each(target, statement + end, map(values_of, _chunks(rows)))))
+    statement, values_of = _choose_statement(rows)
+    return list(chain.from_iterable(_execute_each(target, statement + end, map(values_of, _chunks(rows)))))
 
 
-def _chunks(rows: Sequence[Any]) -> Iterable[Sequence[Any]]:
+def _chunks(rows: Sequence[_Given]) -> Iterable[Sequence[_Given]]:
     return (rows[start : start + CHUNK] for start in range(0, len(rows), CHUNK))
 
 
-def _firsts(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
-    """Return the rows to insert, of those with the same key the first, and the type of each key.
+def _first_of_each_key(runs: Sequence[_Run]) -> tuple[list[_Run], dict[str, str]]:
+    """Return the runs to insert, of those with the same key the first, and the type of each key.
 
     They are in the order of their keys, so that two callers with the same keys never wait for each other.
     """
-    keyed: dict[str, Row] = {}
-    for row in rows:
-        if row[4] is not None and (first := keyed.setdefault(row[4], row))[0] != row[0]:
-            raise EnqueueError(f"The key '{row[4]}' is given to type '{first[0]}' and to '{row[0]}'.")
-    unkeyed = [row for row in rows if row[4] is None]
-    return unkeyed + [keyed[key] for key in sorted(keyed)], {key: row[0] for key, row in keyed.items()}
+    keyed: dict[str, _Run] = {}
+    for run in runs:
+        if run.key is not None and (first := keyed.setdefault(run.key, run)).job_type != run.job_type:
+            raise EnqueueError(
+                f"The key '{run.key}' is given to type '{first.job_type}' and to '{run.job_type}'."
+            )
+    unkeyed = [run for run in runs if run.key is None]
+    return unkeyed + [keyed[key] for key in sorted(keyed)], {key: run.job_type for key, run in keyed.items()}
 
 
-def _many(rows: Sequence[Row]) -> tuple[str, Callable[[Sequence[Row]], Sequence[Any]]]:
-    """Return the statement that inserts any of ``rows``, and what makes its values of some of them."""
-    alike = [set(column) for place, column in enumerate(zip(*rows, strict=True)) if place not in (1, 4)]
-    if any(len(each) > 1 for each in alike):
-        return INSERT_MANY, _columns
-    said_once = [each.pop() for each in alike]
-    return INSERT_ALIKE, lambda some: [
-        *said_once,
-        array(row[1] for row in some),
-        array(row[4] for row in some),
+def _choose_statement(
+    rows: Sequence[RunColumns],
+) -> tuple[str, Callable[[Sequence[RunColumns]], Sequence[object]]]:
+    """Return the statement that inserts any of ``rows``, and the function that makes its values of some."""
+    columns = RunColumns._fields
+    shared = [
+        set(values)
+        for name, values in zip(columns, zip(*rows, strict=True), strict=True)
+        if name not in ("payload", "key")
+    ]
+    if any(len(values) > 1 for values in shared):
+        return INSERT_MANY, lambda chunk: list(map(list, zip(*chunk, strict=True)))
+    single = [values.pop() for values in shared]
+    return INSERT_ALIKE, lambda chunk: [
+        *single,
+        array(row.payload for row in chunk),
+        array(row.key for row in chunk),
     ]
 
 
-def _columns(rows: Sequence[Row]) -> Sequence[Any]:
-    return list(map(list, zip(*rows, strict=True)))
-
-
-def _run_each(target: Any, statement: str, values: Iterable[Sequence[Any]]) -> list[list[Any]]:
+def _execute_each(target: Any, statement: str, values: Iterable[Sequence[object]]) -> list[list[Any]]:
     """Execute ``statement`` with each of ``values``, and return the rows of each.
 
     On a connection of psycopg's the server works on one while the next is made and sent.
     """
     if not is_psycopg(target):
-        run = runner(target)
-        return [run(statement, each) for each in values]
+        execute = runner(target)
+        return [execute(statement, each) for each in values]
     cursor = target.cursor(row_factory=tuple_row)
     cursor.executemany(statement, values, returning=True)
     rows = [cursor.fetchall()]
