@@ -16,7 +16,7 @@ from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_definition, a_run, a_type, a_worker, from_now, insert, rows
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.queue.pause_all import hold
+from wakeboard.queue.types import pause_all
 from wakeboard_dashboard.text.verdict import CAP
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
@@ -376,7 +376,7 @@ def test_types_that_are_held_together_are_one_line(client: FlaskClient, connecti
         paused_by="bert",
         paused_reason="the post is on strike",
     )
-    assert hold(connection, Actor("anna", Role.OPERATOR, "test"), "the CRM moves").ok
+    assert pause_all(connection, Actor("anna", Role.OPERATOR, "test"), "the CRM moves").ok
     alone, together = lines()
     assert "mail paused by bert: the post is on strike" in alone
     assert "12 types at once paused by anna: the CRM moves" in together

@@ -12,7 +12,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.support.factories import a_run, insert, rows
 from wakeboard import cli
-from wakeboard.queue import views
+from wakeboard.queue import saved_views
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<b>bad</b>\"'"
@@ -133,7 +133,7 @@ def test_what_cannot_be_a_view_is_refused_in_a_sentence(
 def test_there_is_an_end_to_views(
     client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(views, "MOST", 1)
+    monkeypatch.setattr(saved_views, "MOST", 1)
     a_view(connection)
     code, sentence = save(client, "One more", "status=dead")
     assert code == 409 and "remove one first" in sentence

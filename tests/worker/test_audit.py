@@ -12,10 +12,10 @@ from tests.conftest import Connection
 from tests.support import factories
 from wakeboard import queue as transitions
 from wakeboard.config import log as lines
-from wakeboard.core.errors.error_groups import written
+from wakeboard.core.errors.error_groups import format_fingerprint
 from wakeboard.core.states import VERBS, Role
 from wakeboard.database.audit import ENGINE, Actor, record, terminal_actor
-from wakeboard.queue import Answer, definitions, errors, types, views
+from wakeboard.queue import Answer, definitions, error_groups, saved_views, types, workers
 
 ALICE = Actor("alice", Role.OPERATOR, "web", request_id="r1")
 HOSTILE = "<script>alert('1')</script> \" ' \\ %s {} $1 ünï 🚨"
@@ -50,11 +50,11 @@ def add(connection: Connection, actor: Actor) -> Answer:
 
 def remove_view(connection: Connection, actor: Actor) -> Answer:
     values = {"page": "runs", "name": "Dead mail", "query": "status=dead", "created_by": "alice"}
-    return views.remove(connection, factories.insert(connection, "saved_views", values), actor, "why")
+    return saved_views.remove(connection, factories.insert(connection, "saved_views", values), actor, "why")
 
 
 def a_group(connection: Connection, **columns: Any) -> str:
-    return written(factories.a_group(connection, **columns))
+    return format_fingerprint(factories.a_group(connection, **columns))
 
 
 VERBS_MADE: dict[str, VERB] = {
@@ -70,14 +70,16 @@ VERBS_MADE: dict[str, VERB] = {
     "type.pause": on_type(types.pause),
     "type.resume": on_type(types.resume, paused_at=factories.from_now("-1 minute")),
     "type.limit": on_type(types.limit, 3),
-    "worker.drain": on_worker(types.drain),
-    "worker.undrain": on_worker(types.undrain, drain_requested_at="-1 minute"),
-    "worker.stop": on_worker(types.stop),
-    "error.mute": lambda connection, actor: errors.mute(connection, a_group(connection), 3600, actor, "why"),
-    "error.unmute": lambda connection, actor: errors.unmute(
+    "worker.drain": on_worker(workers.drain),
+    "worker.undrain": on_worker(workers.undrain, drain_requested_at="-1 minute"),
+    "worker.stop": on_worker(workers.stop),
+    "error.mute": lambda connection, actor: error_groups.mute(
+        connection, a_group(connection), 3600, actor, "why"
+    ),
+    "error.unmute": lambda connection, actor: error_groups.unmute(
         connection, a_group(connection, muted_until=factories.from_now("1 hour")), actor, "why"
     ),
-    "view.save": lambda connection, actor: views.save(
+    "view.save": lambda connection, actor: saved_views.save(
         connection, "runs", "Dead mail", "status=dead", actor, "why"
     ),
     "view.remove": remove_view,

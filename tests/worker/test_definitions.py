@@ -14,7 +14,7 @@ from tests.support import factories
 from tests.support.processes import wait_until_blocked
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.queue import definitions, editing
+from wakeboard.queue import definitions
 from wakeboard.queue.definitions import Definition, DefinitionError
 
 ADMIN = Actor("root", Role.ADMIN, "cli")
@@ -260,10 +260,10 @@ def test_a_command_of_no_user_is_refused(connection: Connection, user: str) -> N
 
 def test_an_edit_keeps_instructions_that_can_be_followed(connection: Connection) -> None:
     definitions.add(connection, Definition("disk", "command", "@daily", {"argv": ["df"]}), ADMIN)
-    answer = editing.edit(connection, "disk", {"payload": {"argv": "df -h"}}, ADMIN)
+    answer = definitions.edit(connection, "disk", {"payload": {"argv": "df -h"}}, ADMIN)
     assert (answer.result, "'argv' must be a list" in answer.message) == ("invalid", True)
     assert the(connection, "disk")["payload"] == {"argv": ["df"]}
-    assert editing.edit(connection, "disk", {"payload": {"argv": ["df", "-h"]}}, ADMIN).result == "done"
+    assert definitions.edit(connection, "disk", {"payload": {"argv": ["df", "-h"]}}, ADMIN).result == "done"
 
 
 @pytest.mark.parametrize(
@@ -278,5 +278,5 @@ def test_an_edit_keeps_instructions_that_can_be_followed(connection: Connection)
 )
 def test_what_is_allowed_is_said_as_people_write_it(change: dict[str, Any], says: str) -> None:
     with pytest.raises(DefinitionError) as refused:
-        replace(NIGHTLY, **change).checked()
+        replace(NIGHTLY, **change).check()
     assert str(refused.value) == says

@@ -13,7 +13,7 @@ from tests.support.workers.worker_processes import a_worker, insert, wait_until_
 from wakeboard import cli
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.queue import pauses
+from wakeboard.queue import types
 from wakeboard.reporting.diagnosis.question import QUESTION
 from wakeboard.reporting.diagnosis.reasons import reasons
 
@@ -38,11 +38,11 @@ def test_a_pause_ends_by_the_clock_and_the_audit_says_so(connection: Connection)
     a_type(connection, "mail")
     run = a_run(connection, job_type="mail")
     end = soon(connection, hours=2)
-    told = pauses.pause(connection, "mail", ANNA, "the provider moves", until=end)
+    told = types.pause(connection, "mail", ANNA, "the provider moves", until=end)
     assert told.message == f"Type mail is paused until {end:%Y-%m-%d %H:%M:%S} UTC."
-    assert pauses.end_due(connection) == {"ended": 0} and claim(connection, ["mail"]) == []
+    assert types.end_due_pauses(connection) == {"ended": 0} and claim(connection, ["mail"]) == []
     let_it_end(connection)
-    assert pauses.end_due(connection) == {"ended": 1}
+    assert types.end_due_pauses(connection) == {"ended": 1}
     assert [one.id for one in claim(connection, ["mail"])] == [run]
     paused = [stored(connection)[f"paused_{name}"] for name in ("at", "by", "reason", "until")]
     assert paused == [None] * 4
@@ -54,21 +54,21 @@ def test_a_pause_ends_by_the_clock_and_the_audit_says_so(connection: Connection)
 
 def test_a_pause_without_an_end_is_never_ended_by_the_clock(connection: Connection) -> None:
     a_type(connection, "mail")
-    pauses.pause(connection, "mail", ANNA)
-    assert pauses.end_due(connection) == {"ended": 0}
+    types.pause(connection, "mail", ANNA)
+    assert types.end_due_pauses(connection) == {"ended": 0}
     assert stored(connection)["paused_at"] is not None
 
 
 def test_pausing_what_is_paused_moves_its_end(connection: Connection) -> None:
     a_type(connection, "mail")
     first, second = soon(connection, hours=1), soon(connection, hours=5)
-    pauses.pause(connection, "mail", ANNA, "why", until=first)
-    assert pauses.pause(connection, "mail", ANNA).result == "already"
-    assert pauses.pause(connection, "mail", ANNA, until=first).result == "already"
+    types.pause(connection, "mail", ANNA, "why", until=first)
+    assert types.pause(connection, "mail", ANNA).result == "already"
+    assert types.pause(connection, "mail", ANNA, until=first).result == "already"
     assert stored(connection)["paused_until"] == first
-    assert pauses.pause(connection, "mail", ANNA, until=second).result == "done"
+    assert types.pause(connection, "mail", ANNA, until=second).result == "done"
     assert (stored(connection)["paused_until"], stored(connection)["paused_reason"]) == (second, "why")
-    moved = pauses.pause(connection, "mail", ANNA, until=None)
+    moved = types.pause(connection, "mail", ANNA, until=None)
     assert "until somebody resumes it" in moved.message
     assert stored(connection)["paused_until"] is None and stored(connection)["paused_at"] is not None
 
@@ -77,10 +77,10 @@ def test_a_pause_after_one_that_is_over_is_a_new_one_though_no_worker_ended_it(
     connection: Connection,
 ) -> None:
     a_type(connection, "mail")
-    pauses.pause(connection, "mail", ANNA, "the first", until=soon(connection, hours=1))
+    types.pause(connection, "mail", ANNA, "the first", until=soon(connection, hours=1))
     let_it_end(connection)
-    assert pauses.pause(connection, "mail", ANNA, "the second").result == "done"
-    assert pauses.end_due(connection) == {"ended": 0}
+    assert types.pause(connection, "mail", ANNA, "the second").result == "done"
+    assert types.end_due_pauses(connection) == {"ended": 0}
     assert stored(connection)["paused_reason"] == "the second"
 
 
@@ -89,41 +89,41 @@ def test_an_end_that_cannot_be_is_refused_in_a_sentence(
     connection: Connection, span: dict[str, float]
 ) -> None:
     a_type(connection, "mail")
-    told = pauses.pause(connection, "mail", ANNA, until=soon(connection, **span))
+    told = types.pause(connection, "mail", ANNA, until=soon(connection, **span))
     assert told.result == "invalid" and "later than now, at most a year away" in told.message
     assert stored(connection)["paused_at"] is None
 
 
 def test_a_type_that_is_resumed_by_hand_is_not_ended_again(connection: Connection) -> None:
     a_type(connection, "mail")
-    pauses.pause(connection, "mail", ANNA, until=soon(connection, hours=1))
-    pauses.resume(connection, "mail", ANNA)
+    types.pause(connection, "mail", ANNA, until=soon(connection, hours=1))
+    types.resume(connection, "mail", ANNA)
     assert stored(connection)["paused_until"] is None
-    assert pauses.end_due(connection) == {"ended": 0}
+    assert types.end_due_pauses(connection) == {"ended": 0}
 
 
 def test_an_end_that_an_older_version_left_behind_ends_no_later_pause(connection: Connection) -> None:
     a_type(connection, "mail")
     connection.execute("UPDATE wakeboard.job_types SET paused_until = now() + interval '1 hour'")
-    assert pauses.end_due(connection) == {"ended": 0}
+    assert types.end_due_pauses(connection) == {"ended": 0}
     assert stored(connection)["paused_until"] is None
     assert rows(connection, "audit_log", "target_id = 'mail'") == []
 
 
 def test_two_workers_end_a_pause_once(connection: Connection, other: Connection) -> None:
     a_type(connection, "mail")
-    pauses.pause(connection, "mail", ANNA, until=soon(connection, hours=1))
+    types.pause(connection, "mail", ANNA, until=soon(connection, hours=1))
     let_it_end(connection)
     with connection.transaction():
-        assert pauses.end_due(connection) == {"ended": 1}
-        assert pauses.end_due(other) == {"ended": 0}
+        assert types.end_due_pauses(connection) == {"ended": 1}
+        assert types.end_due_pauses(other) == {"ended": 0}
     assert len(rows(connection, "audit_log", "action = 'type.resume'")) == 1
 
 
 def test_a_waiting_run_says_by_when_its_type_starts_again(connection: Connection) -> None:
     a_type(connection, "mail")
     run = a_run(connection, job_type="mail")
-    pauses.pause(connection, "mail", ANNA, until=soon(connection, hours=1))
+    types.pause(connection, "mail", ANNA, until=soon(connection, hours=1))
     cursor = connection.execute(QUESTION.encode(), {"id": run})
     assert cursor.description is not None
     found = dict(zip((column.name for column in cursor.description), cursor.fetchone() or (), strict=True))
@@ -134,7 +134,7 @@ def test_a_waiting_run_says_by_when_its_type_starts_again(connection: Connection
 def test_a_live_worker_goes_on_when_the_pause_has_ended(database: str, connection: Connection) -> None:
     with a_worker(database, ready=connection):
         wait_until(lambda: rows(connection, "job_types", "name = 'quick'"), sentence="the type is published")
-        assert pauses.pause(connection, "quick", ANNA, until=soon(connection, seconds=2)).result == "done"
+        assert types.pause(connection, "quick", ANNA, until=soon(connection, seconds=2)).result == "done"
         run = insert(connection, "quick")
         wait_until_status(connection, run, "succeeded")
         (resumed,) = rows(connection, "audit_log", "action = 'type.resume'")

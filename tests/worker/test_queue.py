@@ -618,11 +618,11 @@ def test_days_to_keep_are_an_admins_and_what_is_not_named_stays(shared: Connecti
 
 def test_a_worker_is_asked_once_to_drain_and_to_stop(shared: Connection) -> None:
     worker, gone = factories.a_worker(shared), factories.a_worker(shared, stopped_at="-1 second")
-    for move, actor in ((transitions.types.drain, OPERATOR), (transitions.types.stop, ADMIN)):
+    for move, actor in ((transitions.workers.drain, OPERATOR), (transitions.workers.stop, ADMIN)):
         assert [move(shared, worker, actor).result for _ in range(2)] == ["asked", "already"]
         assert move(shared, gone, actor).result == "already"
         assert move(shared, "nobody", actor).result == "missing"
-    assert transitions.types.stop(shared, worker, OPERATOR).result == "denied"
+    assert transitions.workers.stop(shared, worker, OPERATOR).result == "denied"
 
 
 @pytest.mark.parametrize("move", [transitions.retry_now, transitions.run_again])

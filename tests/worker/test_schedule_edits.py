@@ -14,7 +14,7 @@ from tests.support.factories import Connection, Row, rows
 from tests.support.workers import cron_oracle
 from wakeboard.core.states import Role
 from wakeboard.database.audit import ENGINE, Actor
-from wakeboard.queue import definitions, editing
+from wakeboard.queue import definitions
 from wakeboard.queue.definitions import Definition
 from wakeboard.schedules import code_schedules
 from wakeboard.schedules import scheduler as schedule
@@ -90,7 +90,7 @@ class History:
 
     def tick(self) -> None:
         """Let the scheduler look, and take what it wrote, so that no unique index hides a second one."""
-        schedule.step(self.connection)
+        schedule.settle(self.connection)
         for table, what in (("job_runs", "'fired'"), ("missed_fires", "reason")):
             self.kept += self.connection.execute(
                 f"DELETE FROM wakeboard.{table} WHERE definition_id = %s"
@@ -196,11 +196,11 @@ def test_each_slot_is_settled_once_whatever_is_edited_between_ticks(shared: Conn
 def test_an_edit_at_psql_takes_effect_at_the_next_tick(connection: Connection) -> None:
     begin(connection, "report", grace_seconds=120)
     update(connection, "report", schedule="0 0 1 1 *")
-    schedule.step(connection)
+    schedule.settle(connection)
     yearly = the(connection, "report")["next_fire_at"]
     assert (yearly.month, yearly.day, yearly.hour) == (1, 1, 0)
     update(connection, "report", timezone="Asia/Kathmandu")
-    schedule.step(connection)
+    schedule.settle(connection)
     assert the(connection, "report")["next_fire_at"] == yearly - timedelta(hours=5, minutes=45)
 
 
@@ -208,7 +208,7 @@ def test_what_was_due_before_an_edit_still_fires(connection: Connection) -> None
     history = begin(connection, "report")
     history.age(timedelta(hours=1))
     update(connection, "report", schedule="0 0 1 1 *")
-    schedule.step(connection)
+    schedule.settle(connection)
     assert len(rows(connection, "job_runs")) == 1
     assert not rows(connection, "missed_fires")
 
@@ -217,10 +217,10 @@ def test_what_was_due_before_a_pause_does_not_fire_and_is_told(connection: Conne
     history = begin(connection, "report")
     history.age(timedelta(hours=2))
     definitions.pause(connection, "report", ADMIN)
-    schedule.step(connection)
+    schedule.settle(connection)
     assert not rows(connection, "job_runs")
     assert [one["reason"] for one in rows(connection, "missed_fires")] == ["paused", "paused"]
-    assert schedule.step(connection) == {"due": 0}
+    assert schedule.settle(connection).due == 0
 
 
 def test_a_pause_and_resume_at_psql_make_up_for_nothing(connection: Connection) -> None:
@@ -228,7 +228,7 @@ def test_a_pause_and_resume_at_psql_make_up_for_nothing(connection: Connection) 
     update(connection, "report", enabled=False)
     history.age(timedelta(hours=3))
     update(connection, "report", enabled=True)
-    schedule.step(connection)
+    schedule.settle(connection)
     assert not rows(connection, "job_runs")
     assert not rows(connection, "missed_fires")
     assert the(connection, "report")["next_fire_at"] > the(connection, "report")["settled_at"]
@@ -237,12 +237,12 @@ def test_a_pause_and_resume_at_psql_make_up_for_nothing(connection: Connection) 
 def test_an_unreadable_edit_stops_the_schedule_until_it_is_mended(connection: Connection) -> None:
     history = begin(connection, "report", misfire="all", overlap="allow")
     update(connection, "report", timezone="Mars/Base")
-    schedule.step(connection)
+    schedule.settle(connection)
     assert "Mars/Base" in the(connection, "report")["error"]
     history.age(timedelta(hours=2))
     update(connection, "report", timezone="UTC")
     assert the(connection, "report")["error"] is None
-    schedule.step(connection)
+    schedule.settle(connection)
     assert not rows(connection, "job_runs"), "a rule that could not be read had no fires"
     assert the(connection, "report")["next_fire_at"] is not None
 
@@ -253,7 +253,7 @@ def test_an_edit_of_anything_else_keeps_a_fire_that_is_due(connection: Connectio
     due = the(connection, "report")["next_fire_at"]
     update(connection, "report", payload='{"to": "all"}', grace_seconds=5)
     assert the(connection, "report")["next_fire_at"] == due
-    schedule.step(connection)
+    schedule.settle(connection)
     assert [run["payload"] for run in rows(connection, "job_runs")] == [{"to": "all"}]
 
 
@@ -263,7 +263,7 @@ def test_an_edit_of_anything_else_keeps_a_fire_that_is_due(connection: Connectio
 def test_an_edit_of_the_schedule_leaves_the_payload_digit_by_digit(connection: Connection) -> None:
     begin(connection, "report")
     update(connection, "report", payload='{"rate": 0.12345678901234567890}')
-    assert editing.edit(connection, "report", {"grace_seconds": 5}, ADMIN).result == "done"
+    assert definitions.edit(connection, "report", {"grace_seconds": 5}, ADMIN).result == "done"
     kept = connection.execute("SELECT payload ->> 'rate' FROM wakeboard.job_definitions").fetchone()
     assert kept == ("0.12345678901234567890",)
 
@@ -271,7 +271,7 @@ def test_an_edit_of_the_schedule_leaves_the_payload_digit_by_digit(connection: C
 def test_an_edit_from_true_to_one_is_an_edit(connection: Connection) -> None:
     begin(connection, "report")
     update(connection, "report", payload='{"all": true}')
-    assert editing.edit(connection, "report", {"payload": {"all": True}}, ADMIN).result == "already"
-    assert editing.edit(connection, "report", {"payload": {"all": 1}}, ADMIN).result == "done"
+    assert definitions.edit(connection, "report", {"payload": {"all": True}}, ADMIN).result == "already"
+    assert definitions.edit(connection, "report", {"payload": {"all": 1}}, ADMIN).result == "done"
     kept = connection.execute("SELECT payload::text FROM wakeboard.job_definitions").fetchone()
     assert kept == ('{"all": 1}',)

@@ -16,8 +16,7 @@ from wakeboard.core.job_options import schedule_names
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import definitions
-from wakeboard.queue.definitions import Definition
-from wakeboard.queue.editing import edit
+from wakeboard.queue.definitions import Definition, edit
 from wakeboard.schedules import code_schedules
 
 ADMIN = Actor("ada", Role.ADMIN, "cli")

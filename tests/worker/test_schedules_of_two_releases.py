@@ -11,7 +11,7 @@ from wakeboard.config import log
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import definitions
-from wakeboard.queue.editing import edit
+from wakeboard.queue.definitions import edit
 from wakeboard.runtime.duties.presence import Presence, new_worker_id
 from wakeboard.schedules import code_schedules
 

@@ -30,7 +30,7 @@ def test_a_locked_run_is_told_by_number_and_the_others_are_done(
     with other.transaction():
         other.execute(HOLD, ([runs[2]],))
         started = monotonic()
-        answers = selection.each(connection, action, runs, OPERATOR, "CRM is back")
+        answers = selection.act_on_each(connection, action, runs, OPERATOR, "CRM is back")
         assert monotonic() - started < selection.PATIENCE_SECONDS + 1
     assert [answer.result for answer in answers] == ["done", "done", "locked", "done", "done"]
     assert answers[2].message == f"Run {runs[2]} was locked by another transaction: try again."
@@ -48,7 +48,7 @@ def test_leases_are_taken_from_silent_workers_around_a_locked_run(
     runs = [a_run(connection, "running", locked_until="-1 minute") for _ in range(3)]
     with other.transaction():
         other.execute(HOLD, ([runs[0]],))
-        answers = selection.each(connection, "lease.release", runs, OPERATOR)
+        answers = selection.act_on_each(connection, "lease.release", runs, OPERATOR)
     assert [answer.result for answer in answers] == ["locked", "done", "done"]
 
 
@@ -60,7 +60,7 @@ def test_many_locked_runs_are_waited_for_once_and_what_comes_free_meanwhile_is_d
     answers: list[str] = []
 
     def act() -> None:
-        answers.extend(each.result for each in selection.each(connection, "run.retry", runs, OPERATOR))
+        answers.extend(each.result for each in selection.act_on_each(connection, "run.retry", runs, OPERATOR))
 
     acting = threading.Thread(target=act)
     with other.transaction():
@@ -92,8 +92,10 @@ def test_who_may_not_is_told_so_of_a_locked_run_too_and_one_that_is_gone_is_miss
     run = a_run(connection, "dead")
     with other.transaction():
         other.execute(HOLD, ([run],))
-        assert [each.result for each in selection.each(connection, "run.retry", [run], VIEWER)] == ["denied"]
-        missing = selection.each(connection, "run.retry", [999_999, run], OPERATOR)
+        assert [each.result for each in selection.act_on_each(connection, "run.retry", [run], VIEWER)] == [
+            "denied"
+        ]
+        missing = selection.act_on_each(connection, "run.retry", [999_999, run], OPERATOR)
     assert [each.result for each in missing] == ["missing", "locked"]
 
 
@@ -101,9 +103,11 @@ def test_so_many_locked_runs_are_named_as_a_sentence_can_hold() -> None:
     answers = [
         selection.Answer(number, None, "locked", f"Run {number} was locked …") for number in range(1, 14)
     ]
-    assert selection.locked(answers[:1]) == "Run 1 was locked …"
-    assert selection.locked(answers[:2]) == "Runs 1, 2 were locked by another transaction: try again."
-    assert "9, 10 and 3 more were locked" in str(selection.locked(answers))
+    assert selection.describe_locked(answers[:1]) == "Run 1 was locked …"
+    assert (
+        selection.describe_locked(answers[:2]) == "Runs 1, 2 were locked by another transaction: try again."
+    )
+    assert "9, 10 and 3 more were locked" in str(selection.describe_locked(answers))
 
 
 def test_a_terminal_names_the_locked_run_counts_both_and_ends_with_one(

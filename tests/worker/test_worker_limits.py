@@ -123,13 +123,13 @@ def test_a_worker_asked_to_drain_claims_no_more_and_one_asked_to_stop_ends(
 ) -> None:
     with a_worker(database, ready=connection) as worker:
         (stood,) = rows(connection, "workers")
-        transitions.types.drain(connection, stood["id"], ADMIN)
+        transitions.workers.drain(connection, stood["id"], ADMIN)
         seen = stood["seen_at"]
         # Two heartbeats later it has read the wish.
         for _ in range(2):
             (stood,) = wait_until(partial(rows, connection, "workers", "seen_at > %s", seen), 15)
             seen = stood["seen_at"]
         refused = insert(connection, "quick")
-        transitions.types.stop(connection, stood["id"], ADMIN)
+        transitions.workers.stop(connection, stood["id"], ADMIN)
         assert worker.wait(15) == 0
         assert row(connection, refused)["status"] == "queued"

@@ -26,7 +26,7 @@ from tests.support.workers.worker_processes import (
     wait_until_registered,
     wait_until_status,
 )
-from wakeboard.queue.types import undrain
+from wakeboard.queue.workers import undrain
 from wakeboard.reporting.heartbeats import Loop, late_loops, loops
 
 WAITING_DUTIES = """

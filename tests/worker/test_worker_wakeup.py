@@ -110,13 +110,13 @@ def test_a_draining_worker_is_not_idle_and_is_so_again_when_it_is_undrained(
     database: str, connection: Connection
 ) -> None:
     from tests.support.workers.worker_processes import OPERATOR
-    from wakeboard.queue import types
+    from wakeboard.queue import workers
 
     with a_worker(database, ready=connection, POLL_SECONDS=0.5) as started:
         wait_until_idle(connection, started)
         (name,) = connection.execute("SELECT id FROM wakeboard.workers").fetchone() or ("",)
-        types.drain(connection, str(name), OPERATOR)
+        workers.drain(connection, str(name), OPERATOR)
         busy = "SELECT idle_since IS NULL FROM wakeboard.workers"
         wait_until(lambda: connection.execute(busy).fetchone() == (True,), 10, "it is not idle any more")
-        types.undrain(connection, str(name), OPERATOR)
+        workers.undrain(connection, str(name), OPERATOR)
         wait_until_idle(connection, started)

@@ -29,7 +29,7 @@ from wakeboard.core import leases
 from wakeboard.core.rule_types import JOB_TYPE as ALERTS
 from wakeboard.core.states import CLAIMABLE, FAILING, FAILURES, Status, sql_list
 from wakeboard.database.tables import job_definitions, job_runs, job_types, workers
-from wakeboard.queue.pause_all import TOGETHER
+from wakeboard.queue.types import TOGETHER
 from wakeboard.reporting import worker_states
 from wakeboard.reporting.filters.search import IS_RUNNING, running
 from wakeboard.reporting.statistics import merged_histogram
@@ -163,7 +163,7 @@ SELECT can.job_type, count(DISTINCT w.id) AS alive,
     count(DISTINCT w.id) FILTER (WHERE {worker_states.is_claiming("w")}) AS claiming,
     count(DISTINCT w.id) FILTER (WHERE {worker_states.is_draining("w")}) AS draining
 FROM wakeboard.workers AS w CROSS JOIN unnest(w.job_types) AS can (job_type)
-WHERE {leases.is_heard("w")} AND can.job_type = ANY (CAST(:names AS text[]))
+WHERE {leases.is_alive("w")} AND can.job_type = ANY (CAST(:names AS text[]))
 GROUP BY can.job_type
 """)
 

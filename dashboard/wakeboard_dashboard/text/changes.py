@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from wakeboard.core.text.json_equality import same_value
+from wakeboard.core.text.json_equality import is_same_value
 from wakeboard.core.text.redaction import redact
 
 # The word for a column where its name alone would not say it.
@@ -91,7 +91,7 @@ def _all(change: _Change, longest: int) -> list[str]:
         keys = [
             key
             for key in dict.fromkeys((*old, *new))
-            if key in new and not same_value(old.get(key), new[key])
+            if key in new and not is_same_value(old.get(key), new[key])
         ]
     if "status" in keys:
         # A move of the status moves the time as well: the status says it.

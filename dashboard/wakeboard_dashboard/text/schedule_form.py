@@ -9,8 +9,8 @@ from decimal import Decimal
 from typing import Any
 
 from wakeboard.core.run_spec import check_type
-from wakeboard.core.text.json_equality import same_json
-from wakeboard.core.text.redaction import HIDDEN, is_hidden_item, redact
+from wakeboard.core.text.json_equality import is_same_json
+from wakeboard.core.text.redaction import HIDDEN, is_secret_item, redact
 from wakeboard.core.time.cron import read_schedule
 from wakeboard.core.time.durations import LONGEST_SECONDS, LONGEST_TEXT, format_duration, parse_duration
 from wakeboard.core.time.zones import check_timezone
@@ -168,7 +168,7 @@ def restored(given: Any, stored: Any, name: str = "") -> Any:
 
     Raises ValueError where something hidden has no place in ``stored``, or where it is not sure which.
     """
-    if same_json(given, redact(stored)):
+    if is_same_json(given, redact(stored)):
         return stored
     if isinstance(given, dict):
         before = stored if isinstance(stored, dict) else {}
@@ -196,9 +196,9 @@ def restored(given: Any, stored: Any, name: str = "") -> Any:
 
 def _item(given: list[Any], place: int, shown: Any, old: Any, name: str) -> Any:
     """Return the item at ``place`` of a list; what the word before it hides goes with that word."""
-    if not same_json(given[place], shown):
+    if not is_same_json(given[place], shown):
         return restored(given[place], old, name)
-    if shown == HIDDEN != old and not is_hidden_item(given, place):
+    if shown == HIDDEN != old and not is_secret_item(given, place):
         raise ValueError(MOVED.format(f"list “{name[:60]}”" if name else "list"))
     return old
 
@@ -221,9 +221,9 @@ def _is_in_place(given: list[Any], shown: list[Any]) -> bool:
     if len(given) != len(shown):
         return False
     hiding = [(new, old) for new, old in zip(given, shown, strict=True) if _hides(new)]
-    changed = [new for new, old in hiding if not same_json(new, old)]
-    alike = any(sum(same_json(old, each) for each in shown) > 1 for _, old in hiding)
-    moved = any(same_json(new, each) for new in changed for each in shown)
+    changed = [new for new, old in hiding if not is_same_json(new, old)]
+    alike = any(sum(is_same_json(old, each) for each in shown) > 1 for _, old in hiding)
+    moved = any(is_same_json(new, each) for new in changed for each in shown)
     return not alike and len(changed) < 2 and not moved
 
 

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from flask import Blueprint, Response, abort, g, jsonify, render_template, request
 
 from wakeboard.bulk import rules
-from wakeboard.bulk.start import unconfirmed
+from wakeboard.bulk.start import check_confirmation
 from wakeboard.core.answer import Result
 from wakeboard.core.states import VERBS
 from wakeboard.queue import Answer, selection
@@ -87,12 +87,12 @@ def act(verb: str) -> Response:
         return bulk_by_filter.begin(verb, given.fields)
     ids = _ids(given.runs)
     confirm = given.fields.get("confirm")
-    if wrong := unconfirmed(len(ids), None if confirm is None else str(confirm)):
+    if wrong := check_confirmation(len(ids), None if confirm is None else str(confirm)):
         return _ask_first(verb, ids, given.reason, wrong)
     if options_of(given.fields).any:
         return bulk_by_filter.begin_on(verb, ids, given.fields)
     with writing() as connection:
-        found = selection.each(connection, action, ids, g.actor, given.reason)
+        found = selection.act_on_each(connection, action, ids, g.actor, given.reason)
     whole = summed(verb, found)
     if responses.wanted() != "json":
         # Who is told to try again need not look for the runs: those that were moved are “already so”.
@@ -130,7 +130,7 @@ def summed(verb: str, found: list[Answer]) -> Answer:
     sentence = ", ".join(parts) or "Nothing was changed"
     if left:
         others = (answer.message for answer in found if not answer.changed and answer.result != "locked")
-        why = " ".join(filter(None, [next(others, None), selection.locked(found)]))
+        why = " ".join(filter(None, [next(others, None), selection.describe_locked(found)]))
         sentence += f". Left as they are: {', '.join(left)}. {why}"
     # The best that happened to any of them is what happened to the selection.
     order: tuple[Result, ...] = ("done", "asked", "already", "forbidden", "locked", "denied", "missing")

@@ -8,7 +8,7 @@ import psycopg
 from flask import Blueprint, abort, g, request
 
 from wakeboard.database.audit import Actor
-from wakeboard.queue import Answer, EnqueueError, NewRun, manual_enqueue, pause_all
+from wakeboard.queue import Answer, EnqueueError, NewRun, manual_enqueue, types
 from wakeboard_dashboard.pages.live import Context
 from wakeboard_dashboard.pages.verbs import add_verb, body
 from wakeboard_dashboard.queries import runs
@@ -94,7 +94,7 @@ def _hold(connection: psycopg.Connection, actor: Actor, reason: str | None) -> A
         end = ends.end_of(given.get("until_at", "") or given.get("until", ""), as_of(), g.zone)
     except ValueError as wrong:
         abort(400, str(wrong))
-    return pause_all.hold(connection, actor, reason, until=end)
+    return types.pause_all(connection, actor, reason, until=end)
 
 
 def _ask_hold() -> Context:
@@ -131,7 +131,7 @@ add_verb(
     blueprint,
     "/everything/let-go",
     "type.let_go",
-    lambda connection, actor, reason: pause_all.let_go(connection, actor, reason),
+    lambda connection, actor, reason: types.resume_all(connection, actor, reason),
     says=lambda: "Resume all types that were paused together? Workers start their runs again.",
     back=lambda: "/types",
     fields="types/_hold.html",

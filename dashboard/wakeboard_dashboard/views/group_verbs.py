@@ -8,7 +8,7 @@ from flask import Blueprint, Response, abort, g, render_template, request
 from wakeboard.core.states import FAILING, VERBS, Status
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer
-from wakeboard.queue import errors as moves
+from wakeboard.queue import error_groups as moves
 from wakeboard_dashboard.pages import bulk_by_filter, failures
 from wakeboard_dashboard.pages.verbs import add_verb, body, refuse_unread
 from wakeboard_dashboard.queries import groups

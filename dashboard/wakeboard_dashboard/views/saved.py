@@ -7,7 +7,7 @@ from flask import Blueprint, abort, request
 from sqlalchemy import RowMapping
 
 from wakeboard.database.audit import Actor
-from wakeboard.queue import Answer, views
+from wakeboard.queue import Answer, saved_views
 from wakeboard.reporting.filters.runs import FIELDS
 from wakeboard_dashboard.pages.bulk_confirmation import YES
 from wakeboard_dashboard.pages.filtertext import write_line
@@ -37,14 +37,16 @@ def read(text: str) -> params.Filters:
 def _save(connection: psycopg.Connection, actor: Actor, reason: str | None) -> Answer:
     given = body()
     filters, replace = read(given.get("query", "")), given.get("replace", "").lower() in YES
-    return views.save(connection, PAGE, given.get("name", ""), filters.query, actor, reason, replace=replace)
+    return saved_views.save(
+        connection, PAGE, given.get("name", ""), filters.query, actor, reason, replace=replace
+    )
 
 
 def _ask() -> Context:
     filters = read(request.values.get("query", ""))
     if not filters:
         abort(400, "A view is a filter under a name: filter the list of runs first.")
-    return {"query": filters.query, "line": write_line(filters), "longest": views.LONGEST_NAME}
+    return {"query": filters.query, "line": write_line(filters), "longest": saved_views.LONGEST_NAME}
 
 
 def _view(view_id: int) -> RowMapping:
@@ -70,7 +72,7 @@ add_verb(
     blueprint,
     f"{PATH}/<id:view_id>/remove",
     "view.remove",
-    lambda connection, actor, reason, view_id: views.remove(connection, view_id, actor, reason),
+    lambda connection, actor, reason, view_id: saved_views.remove(connection, view_id, actor, reason),
     says=lambda view_id: f"Remove the view “{_view(view_id)['name']}” for everybody? The runs in it stay.",
     back=lambda view_id: BACK,
 )

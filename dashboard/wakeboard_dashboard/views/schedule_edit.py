@@ -14,7 +14,7 @@ from sqlalchemy import Connection, RowMapping, literal_column, select
 from wakeboard.core.states import VERBS
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_definitions
-from wakeboard.queue import Answer, definitions, editing
+from wakeboard.queue import Answer, definitions
 from wakeboard_dashboard.pages.verbs import add_verb, body, refuse_unread
 from wakeboard_dashboard.queries import schedules
 from wakeboard_dashboard.text import schedule as words
@@ -34,7 +34,7 @@ EDIT = VERBS["schedule.edit"]
 
 def one(connection: Connection, name: str) -> RowMapping:
     """Return the definition ``name`` with the version that an edit guards. Answers 404 when there is none."""
-    statement = select(job_definitions, literal_column(editing.VERSION).label("version"))
+    statement = select(job_definitions, literal_column(definitions.VERSION).label("version"))
     found = connection.execute(statement.where(job_definitions.c.name == name)).mappings().one_or_none()
     if found is None:
         abort(404, missing("schedule", name))
@@ -57,12 +57,14 @@ def edit(name: str) -> Response:
     if "preview" in texts and wanted() == "page":
         return _shown(definition, texts, errors, seen=texts.get("version"), is_preview=True)
     if wanted() == "page" and texts.get("version", definition["version"]) != definition["version"]:
-        return _shown(definition, texts, sentence=editing.CHANGED.format(name), code=409)
+        return _shown(definition, texts, sentence=definitions.CHANGED.format(name), code=409)
     if errors:
         return _refused(definition, texts, errors)
     reason = texts.get("reason", "").strip()[:500] or None
     with writing() as connection:
-        answer = editing.edit(connection, name, values, g.actor, reason, version=texts.get("version") or None)
+        answer = definitions.edit(
+            connection, name, values, g.actor, reason, version=texts.get("version") or None
+        )
     if answer.result in ("forbidden", "invalid") and wanted() == "page":
         return _unsaved(name, texts, answer)
     return respond(answer, f"{PATH}/{name}")
@@ -133,7 +135,9 @@ def _shown(
 def _removing(name: str) -> str:
     """Return the question before a removal, which says what becomes of the runs that wait."""
     definition = one(reading(), name)
-    behind = definitions.left_behind(definition["job_type"], schedules.waiting(reading(), definition["id"]))
+    behind = definitions.describe_removal(
+        definition["job_type"], schedules.waiting(reading(), definition["id"])
+    )
     said = f"Remove schedule {name}? It fires no more; its runs and their history stay. {behind}"
     return said.rstrip()
 

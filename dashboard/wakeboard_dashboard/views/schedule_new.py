@@ -11,7 +11,7 @@ from flask import Blueprint, Response, current_app, g, jsonify, make_response, r
 
 from wakeboard.queue import Answer, definitions
 from wakeboard.queue.definitions import Definition, DefinitionError
-from wakeboard.queue.manual_enqueue import near
+from wakeboard.queue.manual_enqueue import suggest_names
 from wakeboard_dashboard.pages.verbs import refuse_unread
 from wakeboard_dashboard.queries import runs
 from wakeboard_dashboard.text import schedule as words
@@ -61,7 +61,7 @@ def _untyped(texts: Mapping[str, str], errors: Mapping[str, str]) -> dict[str, s
     name = texts.get("job_type", "").strip()
     if "job_type" in errors or texts.get("new_type") in ("1", "True") or is_there(reading(), "type", name):
         return {}
-    hint = near(name, runs.type_names(reading()))
+    hint = suggest_names(name, runs.type_names(reading()))
     mend = "If one will, check “No worker has it yet” (new_type)."
     return {"job_type": f"{missing('type', name)}{hint} {mend}"}
 

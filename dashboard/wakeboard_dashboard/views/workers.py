@@ -8,7 +8,7 @@ from urllib.parse import quote
 from flask import Blueprint
 from sqlalchemy import RowMapping
 
-from wakeboard.queue import types
+from wakeboard.queue import workers as moves
 from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import audit, workers
@@ -124,7 +124,7 @@ add_verb(
     blueprint,
     f"{PATH}/<path:name>/drain",
     "worker.drain",
-    lambda connection, actor, reason, name: types.drain(connection, name, actor, reason),
+    lambda connection, actor, reason, name: moves.drain(connection, name, actor, reason),
     says=lambda name: f"Let worker {name} claim nothing new? What it runs goes on to its end.",
     back=lambda name: PATH,
 )
@@ -132,7 +132,7 @@ add_verb(
     blueprint,
     f"{PATH}/<path:name>/undrain",
     "worker.undrain",
-    lambda connection, actor, reason, name: types.undrain(connection, name, actor, reason),
+    lambda connection, actor, reason, name: moves.undrain(connection, name, actor, reason),
     says=lambda name: f"Let worker {name} claim again?",
     back=lambda name: PATH,
 )
@@ -140,7 +140,7 @@ add_verb(
     blueprint,
     f"{PATH}/<path:name>/stop",
     "worker.stop",
-    lambda connection, actor, reason, name: types.stop(connection, name, actor, reason),
+    lambda connection, actor, reason, name: moves.stop(connection, name, actor, reason),
     says=lambda name: (
         f"Stop worker {name}? It claims nothing new, lets what it runs end if that is soon, and gives back "
         "the rest."

@@ -109,7 +109,7 @@ def _keep_to_types(actor: Actor) -> None:
             _keep_to_run(actor, arguments["run_id"])
         case _:
             _not_in_scope(actor, "page", request.path, "denied")
-            raise Forbidden(visible(token_scope.says(actor)))
+            raise Forbidden(visible(token_scope.describe(actor)))
 
 
 def _keep_to_run(actor: Actor, run_id: int) -> None:

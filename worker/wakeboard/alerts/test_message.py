@@ -22,7 +22,7 @@ from wakeboard.core.answer import Answer
 from wakeboard.core.rule_types import KINDS
 from wakeboard.database.audit import Actor
 from wakeboard.queue.alerts import missing
-from wakeboard.queue.operator import act
+from wakeboard.queue.operator import Transition, act
 
 Connection = psycopg.Connection[Any]
 HOW = (
@@ -59,23 +59,23 @@ def test(
     """
     written: list[tuple[int, str, OutgoingMessage]] = []
 
-    def begin() -> tuple[Answer, None, dict[str, Any] | None]:
+    def begin() -> Transition:
         with connection.cursor(row_factory=dict_row) as cursor:
             row = cursor.execute(RULE, (rule_id,)).fetchone()
         if row is None:
-            return missing(rule_id), None, None
+            return Transition(missing(rule_id))
         chosen = [name for name in settings.alert_channels if channel in (None, name)]
         if not chosen:
             known = ", ".join(settings.alert_channels)
             message = f"There is no channel “{str(channel)[:40]}”; there are: {known}." if known else HOW
-            return Answer(rule_id, row["state"], "forbidden", message), None, None
+            return Transition(Answer(rule_id, row["state"], "forbidden", message))
         text = _words(connection, settings, row)
         for name in chosen:
             message_id = post(connection, rule_id, "test", name, text.subject, text.body)
             connection.execute(CLAIMED, (message_id,))
             label = f"alert.{row['place'] or 'wakeboard'}.{message_id}"
             written.append((message_id, name, OutgoingMessage(label, text.subject, text.body)))
-        return Answer(rule_id, row["state"], "done", ""), None, {"channels": chosen}
+        return Transition(Answer(rule_id, row["state"], "done", ""), after={"channels": chosen})
 
     answer = act(connection, actor, "alert.test", ("alert", rule_id), reason, begin)
     if not written:

@@ -16,7 +16,7 @@ from wakeboard.demo.orders import first_steps
 from wakeboard.demo.reports import export_key, first_report, monday_of, report
 from wakeboard.demo.shop import PRODUCTS
 from wakeboard.queue.enqueue_many import enqueue_many
-from wakeboard.queue.operator import act
+from wakeboard.queue.operator import Transition, act
 
 Row = dict[str, Any]
 
@@ -125,10 +125,10 @@ def _enqueue(
 ) -> Answer:
     """Do what a button asks: its rows, its runs and the audit row in one transaction."""
 
-    def move() -> tuple[Answer, None, Row]:
+    def move() -> Transition:
         sentence, runs = wanted()
         ids = enqueue_many(connection, runs)
-        return Answer(ids[0], "queued", "done", sentence), None, {"runs": ids}
+        return Transition(Answer(ids[0], "queued", "done", sentence), after={"runs": ids})
 
     return act(connection, actor, "run.enqueue", ("demo", "shop"), reason, move)
 

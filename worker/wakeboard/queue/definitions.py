@@ -1,38 +1,52 @@
-"""The moves of schedules: add (idempotent), pause, resume, run now, remove. Each writes its audit row.
+"""The moves of schedules: add, create, edit, pause, resume, run now, remove. Each writes its audit row.
 
-A definition says what should exist; its fires are made by ``wakeboard.schedules.scheduler``.
+A definition says what should exist; its fires are made by ``wakeboard.schedules.scheduler``. ``add`` and
+``create`` take a definition as a whole, ``edit`` what a person changed of the version that they saw.
 """
 
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from psycopg import Connection
 
 from wakeboard.core import builtin_payloads
 from wakeboard.core.answer import Answer
 from wakeboard.core.outcome import Permanent
 from wakeboard.core.run_spec import EnqueueError, check_type, payload_limit, payload_text
-from wakeboard.core.text.json_equality import same_value
-from wakeboard.core.time.cron import check_timezone, read_existing, read_schedule
+from wakeboard.core.text.json_equality import is_same_value
+from wakeboard.core.time.cron import read_existing, read_schedule
+from wakeboard.core.time.zones import check_timezone
 from wakeboard.database.audit import Actor
-from wakeboard.queue.operator import WAKE_CHANNEL, Connection, Row, _row, act
+from wakeboard.database.read import read_one
+from wakeboard.queue.operator import Transition, act, wake_workers
 from wakeboard.reporting.diagnosis.standstill import WORDS, clause, standstill
 
-COLUMNS = (
-    "job_type, payload, schedule, timezone, misfire, grace_seconds, overlap, max_attempts, timeout_seconds, "
-    "priority, enabled, next_fire_at"
-)
-BY_NAME = f"SELECT id, {COLUMNS} FROM wakeboard.job_definitions WHERE name = %(name)s FOR UPDATE"
-NOW = "SELECT clock_timestamp()"
-
-INSERT = """
+# What an edit may change.
+FIELDS = (
+    "schedule", "timezone", "payload", "misfire", "grace_seconds", "overlap", "max_attempts",
+    "timeout_seconds", "priority", "enabled",
+)  # fmt: skip
+# What moves the next fire, when it changes.
+TIMING_FIELDS = ("schedule", "timezone", "enabled")
+# Names what a definition says, whoever wrote it: plain SQL does not move updated_at.
+VERSION = f"md5(ROW(job_type, {', '.join(FIELDS)})::text)"
+BY_NAME = f"""
+SELECT id, job_type, {", ".join(FIELDS)}, next_fire_at, {VERSION} AS version
+FROM wakeboard.job_definitions WHERE name = %(name)s FOR UPDATE
+"""
+CREATE = """
 INSERT INTO wakeboard.job_definitions (name, job_type, payload, schedule, timezone, misfire, grace_seconds,
     overlap, max_attempts, timeout_seconds, priority, next_fire_at)
 VALUES (%(name)s, %(job_type)s, %(payload)s::jsonb, %(schedule)s, %(timezone)s, %(misfire)s,
     %(grace_seconds)s, %(overlap)s, %(max_attempts)s, %(timeout_seconds)s, %(priority)s, %(next_fire_at)s)
+ON CONFLICT (name) DO NOTHING
 """
-CREATE = f"{INSERT} ON CONFLICT (name) DO NOTHING RETURNING id"
 SAVE = """
 UPDATE wakeboard.job_definitions SET job_type = %(job_type)s, payload = %(payload)s::jsonb,
     schedule = %(schedule)s, timezone = %(timezone)s, misfire = %(misfire)s, overlap = %(overlap)s,
@@ -44,13 +58,21 @@ UPDATE wakeboard.job_definitions SET job_type = %(job_type)s, payload = %(payloa
         THEN next_fire_at ELSE %(next_fire_at)s END
 WHERE name = %(name)s
 """
+EDIT = """
+UPDATE wakeboard.job_definitions SET schedule = %(schedule)s, timezone = %(timezone)s,
+    payload = coalesce(%(payload)s::jsonb, payload), misfire = %(misfire)s, grace_seconds = %(grace_seconds)s,
+    overlap = %(overlap)s, max_attempts = %(max_attempts)s, timeout_seconds = %(timeout_seconds)s,
+    priority = %(priority)s, enabled = %(enabled)s, error = NULL, updated_at = now(),
+    next_fire_at = %(next_fire_at)s
+WHERE name = %(name)s
+"""
 PAUSE = """
 UPDATE wakeboard.job_definitions SET enabled = false, updated_at = now()
-WHERE name = %(name)s AND enabled RETURNING enabled
+WHERE name = %(name)s AND enabled
 """
 RESUME = """
 UPDATE wakeboard.job_definitions SET enabled = true, next_fire_at = %(next_fire_at)s, updated_at = now()
-WHERE name = %(name)s AND NOT enabled RETURNING enabled
+WHERE name = %(name)s AND NOT enabled
 """
 RUN_NOW = f"""
 INSERT INTO wakeboard.job_runs
@@ -62,17 +84,19 @@ RETURNING id, job_type, {standstill("job_type")} AS standstill
 # The range of one value and the order leave the planner one way: the index of what is under way.
 MOST_WAITING = 1000
 WAITING = f"""
-SELECT count(*) AS runs FROM (
+SELECT count(*) FROM (
     SELECT FROM wakeboard.job_runs AS r
     WHERE r.definition_id BETWEEN %(id)s AND %(id)s AND r.status IN ('queued', 'failed')
     ORDER BY r.definition_id LIMIT {MOST_WAITING} + 1
 ) AS waiting
 """
-MET = (
+REMOVE = "DELETE FROM wakeboard.job_definitions WHERE name = %(name)s"
+
+CREATED_BY_ANOTHER = (
     "There is a schedule {} already: somebody else made it at the same moment. It was left as it is; look at "
     "it, then add yours once more to change it."
 )
-REMOVE = "DELETE FROM wakeboard.job_definitions WHERE name = %(name)s RETURNING id"
+CHANGED = "Schedule {} was changed since you opened it; nothing was saved."
 
 
 class DefinitionError(ValueError):
@@ -95,8 +119,8 @@ class Definition:
     timeout_seconds: float | None = None
     priority: int = 2
 
-    def checked(self) -> Definition:
-        """Return itself when every field is allowed. Raises DefinitionError with the reason."""
+    def check(self) -> None:
+        """Raise DefinitionError, with the reason, unless every field is allowed."""
         check_name(self.name)
         try:
             check_type(self.job_type)
@@ -121,27 +145,53 @@ class Definition:
         ):
             if number is not None and not low <= number <= high:
                 raise DefinitionError(f"{what} is {number:.12g}{unit}; allowed: {allowed}.")
-        return self
+
+
+class DefinitionRow(NamedTuple):
+    """A definition as its row says it."""
+
+    id: int
+    job_type: str
+    schedule: str | None
+    timezone: str
+    payload: Any
+    misfire: str
+    grace_seconds: int
+    overlap: str
+    max_attempts: int | None
+    timeout_seconds: float | None
+    priority: int
+    enabled: bool
+    next_fire_at: datetime | None
+    version: str
+
+    def values(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return the columns ``names``."""
+        return {name: getattr(self, name) for name in names}
+
+    def differences(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those of ``values``, by column, that the row does not have."""
+        return {
+            name: value for name, value in values.items() if not is_same_value(getattr(self, name), value)
+        }
 
 
 def check_name(name: str) -> None:
     """Raise DefinitionError unless ``name`` may be that of a definition."""
-    import re
-
     if not re.fullmatch(r"[a-z0-9_-]{1,100}", name):
         raise DefinitionError(
             f"The name {name[:100]!r} is not allowed: use 1 to 100 of a-z, 0-9, '_' and '-'."
         )
 
 
-def next_fire(connection: Connection, schedule: str | None, timezone: str) -> Any:
-    """Return the first fire after the database's now (aware datetime), None for one without a schedule.
+def find_next_fire(connection: Connection, schedule: str | None, timezone: str) -> datetime | None:
+    """Return the first fire after the database's now (aware), None for one without a schedule.
 
     Raises ValueError with a sentence for a schedule that can never fire.
     """
     if schedule is None:
         return None
-    row = connection.execute(NOW).fetchone()
+    row = connection.execute("SELECT clock_timestamp()").fetchone()
     assert row is not None
     return read_existing(schedule).next_fire(timezone, row[0])
 
@@ -153,23 +203,24 @@ def add(connection: Connection, definition: Definition, actor: Actor, reason: st
     one stays, and the answer is 'forbidden': this change was not made on what is there. Raises
     DefinitionError for a wrong field.
     """
-    definition.checked()
-    name, wanted = definition.name, _wanted(definition)
+    definition.check()
+    name, wanted = definition.name, _columns(definition)
 
-    def move() -> tuple[Answer, Row | None, Row | None]:
-        before = _row(connection, BY_NAME, {"name": name})
-        if before is None:
-            if _row(connection, CREATE, _saved(connection, definition)) is not None:
+    def move() -> Transition:
+        row = _find(connection, name)
+        if row is None:
+            if _insert(connection, definition):
                 return _created(definition)
-            met = _row(connection, BY_NAME, {"name": name})
-            if met is None or not _says(met, wanted):
-                return Answer(name, None, "forbidden", MET.format(name)), None, None
-            before = met
-        known = {key: before[key] for key in wanted}
-        if _says(before, wanted):
-            return Answer(name, "unchanged", "already", f"Schedule {name} is unchanged."), known, None
-        connection.execute(SAVE.encode(), _saved(connection, definition))
-        return Answer(name, "changed", "done", f"Schedule {name} was changed."), known, wanted
+            row = _find(connection, name)
+            if row is None or row.differences(wanted):
+                return Transition(Answer(name, None, "forbidden", CREATED_BY_ANOTHER.format(name)))
+        before = row.values(wanted)
+        if not row.differences(wanted):
+            answer = Answer(name, "unchanged", "already", f"Schedule {name} is unchanged.")
+            return Transition(answer, before)
+        connection.execute(SAVE, _saved_values(connection, definition))
+        answer = Answer(name, "changed", "done", f"Schedule {name} was changed.")
+        return Transition(answer, before, wanted)
 
     return act(connection, actor, "schedule.edit", ("schedule", name), reason, move)
 
@@ -179,54 +230,70 @@ def create(connection: Connection, definition: Definition, actor: Actor, reason:
 
     Raises DefinitionError for a wrong field.
     """
-    definition.checked()
+    definition.check()
     name = definition.name
 
-    def move() -> tuple[Answer, Row | None, Row | None]:
-        if _row(connection, CREATE, _saved(connection, definition)) is None:
-            return Answer(name, None, "forbidden", f"There is a schedule {name} already."), None, None
+    def move() -> Transition:
+        if not _insert(connection, definition):
+            return Transition(Answer(name, None, "forbidden", f"There is a schedule {name} already."))
         return _created(definition)
 
     return act(connection, actor, "schedule.edit", ("schedule", name), reason, move)
 
 
-def _wanted(definition: Definition) -> Row:
-    """Return what a definition says, by column."""
-    return {key: value for key, value in asdict(definition).items() if key != "name"}
+def edit(
+    connection: Connection,
+    name: str,
+    changes: Mapping[str, Any],
+    actor: Actor,
+    reason: str | None = None,
+    *,
+    version: str | None = None,
+) -> Answer:
+    """Change columns (FIELDS) of a definition; the audit log keeps what was different before.
 
+    version: ``VERSION`` of the row that the person saw; None: whatever it says now. Enabling starts from
+    now, as ``resume`` does. Returns 'done', 'already', 'forbidden' (another version), 'invalid', 'denied' or
+    'missing'.
+    """
 
-def _says(row: Row, wanted: Row) -> bool:
-    return all(same_value(row[key], value) for key, value in wanted.items())
+    def move() -> Transition:
+        row = _find(connection, name)
+        if row is None:
+            return Transition(missing(name))
+        if version is not None and version != row.version:
+            return Transition(Answer(name, "changed", "forbidden", CHANGED.format(name)))
+        after = row.differences({key: value for key, value in changes.items() if key in FIELDS})
+        if not after:
+            return Transition(Answer(name, "unchanged", "already", f"Schedule {name} says that already."))
+        values = row._asdict() | after
+        try:
+            Definition(
+                name, **{key: values[key] for key in ("job_type", *FIELDS) if key != "enabled"}
+            ).check()
+        except DefinitionError as wrong:
+            return Transition(Answer(name, None, "invalid", str(wrong)))
+        if row.next_fire_at is None or not after.keys().isdisjoint(TIMING_FIELDS):
+            values["next_fire_at"] = find_next_fire(connection, values["schedule"], values["timezone"])
+        # Read and written back, a number would lose the digits that Python's floats cannot hold.
+        values["payload"] = json.dumps(values["payload"]) if "payload" in after else None
+        connection.execute(EDIT, values | {"name": name})
+        answer = Answer(name, "changed", "done", f"Schedule {name} was changed.")
+        return Transition(answer, row.values(after), after)
 
-
-def _created(definition: Definition) -> tuple[Answer, None, Row]:
-    name = definition.name
-    return Answer(name, "created", "done", f"Schedule {name} was created."), None, _wanted(definition)
-
-
-def _saved(connection: Connection, definition: Definition) -> Row:
-    """Return the values of a definition's row."""
-    fire = next_fire(connection, definition.schedule, definition.timezone)
-    return asdict(definition) | {"payload": json.dumps(definition.payload), "next_fire_at": fire}
-
-
-def _missing(name: str) -> tuple[Answer, None, None]:
-    return Answer(name, None, "missing", f"There is no schedule '{name}'."), None, None
+    return act(connection, actor, "schedule.edit", ("schedule", name), reason, move)
 
 
 def pause(connection: Connection, name: str, actor: Actor, reason: str | None = None) -> Answer:
     """Stop a definition's fires; runs that exist stay as they are."""
 
-    def move() -> tuple[Answer, Row | None, Row | None]:
-        if _row(connection, BY_NAME, {"name": name}) is None:
-            return _missing(name)
-        if _row(connection, PAUSE, {"name": name}) is None:
-            return Answer(name, "paused", "already", f"Schedule {name} is already paused."), None, None
-        return (
-            Answer(name, "paused", "done", f"Schedule {name} is paused."),
-            {"enabled": True},
-            {"enabled": False},
-        )
+    def move() -> Transition:
+        if _find(connection, name) is None:
+            return Transition(missing(name))
+        if not connection.execute(PAUSE, {"name": name}).rowcount:
+            return Transition(Answer(name, "paused", "already", f"Schedule {name} is already paused."))
+        answer = Answer(name, "paused", "done", f"Schedule {name} is paused.")
+        return Transition(answer, {"enabled": True}, {"enabled": False})
 
     return act(connection, actor, "schedule.pause", ("schedule", name), reason, move)
 
@@ -237,22 +304,19 @@ def resume(connection: Connection, name: str, actor: Actor, reason: str | None =
     One that could never fire, as plain SQL may write it, is 'forbidden', with the reason.
     """
 
-    def move() -> tuple[Answer, Row | None, Row | None]:
-        row = _row(connection, BY_NAME, {"name": name})
+    def move() -> Transition:
+        row = _find(connection, name)
         if row is None:
-            return _missing(name)
+            return Transition(missing(name))
         try:
-            fire = next_fire(connection, row["schedule"], row["timezone"])
+            fire = find_next_fire(connection, row.schedule, row.timezone)
         except ValueError as wrong:
-            said = f"Schedule {name} cannot fire: {wrong} Edit it first."
-            return Answer(name, None, "forbidden", said), None, None
-        if _row(connection, RESUME, {"name": name, "next_fire_at": fire}) is None:
-            return Answer(name, "enabled", "already", f"Schedule {name} is not paused."), None, None
-        return (
-            Answer(name, "enabled", "done", f"Schedule {name} fires again."),
-            {"enabled": False},
-            {"enabled": True},
-        )
+            message = f"Schedule {name} cannot fire: {wrong} Edit it first."
+            return Transition(Answer(name, None, "forbidden", message))
+        if not connection.execute(RESUME, {"name": name, "next_fire_at": fire}).rowcount:
+            return Transition(Answer(name, "enabled", "already", f"Schedule {name} is not paused."))
+        answer = Answer(name, "enabled", "done", f"Schedule {name} fires again.")
+        return Transition(answer, {"enabled": False}, {"enabled": True})
 
     return act(connection, actor, "schedule.resume", ("schedule", name), reason, move)
 
@@ -260,61 +324,83 @@ def resume(connection: Connection, name: str, actor: Actor, reason: str | None =
 def run_now(connection: Connection, name: str, actor: Actor, reason: str | None = None) -> Answer:
     """Enqueue one run of a definition that is due now, beside its schedule. ``Answer.id`` is the run's id."""
 
-    def move() -> tuple[Answer, Row | None, Row | None]:
-        row = _row(connection, RUN_NOW, {"name": name, "actor": actor.name})
+    def move() -> Transition:
+        row = connection.execute(RUN_NOW.encode(), {"name": name, "actor": actor.name}).fetchone()
         if row is None:
-            return _missing(name)
-        connection.execute("SELECT pg_notify(%s, '')", (WAKE_CHANNEL,))
-        said, why = f"Run {row['id']} of {name} was enqueued", row["standstill"]
-        if why:
-            said += f", but {clause(why, row['job_type'])}: it waits {WORDS[why].until}"
-        answer = Answer(row["id"], "queued", "done", f"{said}.", is_held=why == "paused")
-        return answer, None, {"run": row["id"]}
+            return Transition(missing(name))
+        run_id, job_type, obstacle = row
+        wake_workers(connection)
+        message = f"Run {run_id} of {name} was enqueued"
+        if obstacle:
+            message += f", but {clause(obstacle, job_type)}: it waits {WORDS[obstacle].until}"
+        answer = Answer(run_id, "queued", "done", f"{message}.", is_held=obstacle == "paused")
+        return Transition(answer, after={"run": run_id})
 
     return act(connection, actor, "schedule.run", ("schedule", name), reason, move)
-
-
-def left_behind(job_type: str, waiting: int) -> str:
-    """Return the sentence on what becomes of ``waiting`` runs, as WAITING counts them, without a schedule.
-
-    Empty where all goes on as before.
-    """
-    stands_there = builtin_payloads.is_builtin(job_type)
-    if not waiting:
-        said = "A run of it that is tried again dies" if stands_there else ""
-    elif waiting == 1:
-        said = f"1 run of it waits and {'dies at its next try' if stands_there else 'goes on'}"
-    else:
-        many = "More than 1,000" if waiting > MOST_WAITING else str(waiting)
-        said = f"{many} runs of it wait and {'die at their next try' if stands_there else 'go on'}"
-    gone = " (definition_gone): what to do stands in the schedule alone" if stands_there else ""
-    return f"{said}{gone}." if said else ""
 
 
 def remove(connection: Connection, name: str, actor: Actor, reason: str | None = None) -> Answer:
     """Remove a definition; its runs and their history stay."""
 
-    def move() -> tuple[Answer, Row | None, Row | None]:
-        before = _row(connection, BY_NAME, {"name": name})
-        if before is None or _row(connection, REMOVE, {"name": name}) is None:
-            return _missing(name)
-        waiting = _row(connection, WAITING, before)
-        behind = left_behind(before["job_type"], waiting["runs"] if waiting else 0)
-        said = f"Schedule {name} was removed; its history stays. {behind}"
-        return Answer(name, "removed", "done", said.rstrip()), before, None
+    def move() -> Transition:
+        row = _find(connection, name)
+        if row is None:
+            return Transition(missing(name))
+        connection.execute(REMOVE, {"name": name})
+        waiting = connection.execute(WAITING.encode(), {"id": row.id}).fetchone()
+        note = describe_removal(row.job_type, waiting[0] if waiting else 0)
+        message = f"Schedule {name} was removed; its history stays. {note}".rstrip()
+        before = row.values(("id", "job_type", *FIELDS, "next_fire_at"))
+        return Transition(Answer(name, "removed", "done", message), before)
 
     return act(connection, actor, "schedule.remove", ("schedule", name), reason, move)
 
 
-__all__ = [
-    "Definition",
-    "DefinitionError",
-    "add",
-    "create",
-    "left_behind",
-    "next_fire",
-    "pause",
-    "remove",
-    "resume",
-    "run_now",
-]
+def describe_removal(job_type: str, waiting: int) -> str:
+    """Return the sentence on what becomes of ``waiting`` runs, as WAITING counts them, without a schedule.
+
+    Empty where all goes on as before.
+    """
+    # The runs of a built-in type read at each start what to do, in their definition.
+    is_builtin = builtin_payloads.is_builtin(job_type)
+    if not waiting:
+        words = "A run of it that is tried again dies" if is_builtin else ""
+    elif waiting == 1:
+        words = f"1 run of it waits and {'dies at its next try' if is_builtin else 'goes on'}"
+    else:
+        count = "More than 1,000" if waiting > MOST_WAITING else str(waiting)
+        words = f"{count} runs of it wait and {'die at their next try' if is_builtin else 'go on'}"
+    why = " (definition_gone): what to do stands in the schedule alone" if is_builtin else ""
+    return f"{words}{why}." if words else ""
+
+
+def missing(name: str) -> Answer:
+    """Return the answer about a schedule that does not exist."""
+    return Answer(name, None, "missing", f"There is no schedule '{name}'.")
+
+
+def _find(connection: Connection, name: str) -> DefinitionRow | None:
+    """Lock and return the definition ``name``, None when there is none."""
+    return read_one(connection, BY_NAME, DefinitionRow, {"name": name})
+
+
+def _insert(connection: Connection, definition: Definition) -> bool:
+    """Insert ``definition``; False where another has its name."""
+    return connection.execute(CREATE, _saved_values(connection, definition)).rowcount > 0
+
+
+def _columns(definition: Definition) -> dict[str, Any]:
+    """Return what a definition says, by column."""
+    return {key: value for key, value in asdict(definition).items() if key != "name"}
+
+
+def _saved_values(connection: Connection, definition: Definition) -> dict[str, Any]:
+    """Return the values of a definition's row."""
+    fire = find_next_fire(connection, definition.schedule, definition.timezone)
+    return asdict(definition) | {"payload": json.dumps(definition.payload), "next_fire_at": fire}
+
+
+def _created(definition: Definition) -> Transition:
+    name = definition.name
+    answer = Answer(name, "created", "done", f"Schedule {name} was created.")
+    return Transition(answer, after=_columns(definition))

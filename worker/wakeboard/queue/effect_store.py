@@ -1,24 +1,25 @@
-"""The "only once" ledger: one guarded statement per step of an effect, and no decision.
+"""The effects that handlers make once: one guarded statement per step of an effect, and no decision.
 
 ``started`` and its removal are fenced by the run (still running, with this epoch, in this worker's name);
-``done`` by the ledger row alone, because what was done stays done when the lease was lost meanwhile.
+``done`` by the effect's row alone, because what was done stays done when the lease was lost meanwhile.
 Every function is one statement on the connection it is given, in whatever transaction that is in.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, NamedTuple
 
-import psycopg
+from psycopg import Connection
 
-Connection = psycopg.Connection[Any]
+from wakeboard.database.read import read_one
 
 
 def is_unconfirmed(effect: str) -> str:
-    """Return the SQL that says whether an effect was begun by an attempt that no longer runs, so that only a
-    person can say whether it happened; ``effect`` is the name of its row in the query.
+    """Return the SQL that says whether an effect was started by an attempt that no longer runs.
+
+    Only a person can say whether it happened. ``effect`` is the name of its row in the query.
     """
     return f"""({effect}.status = 'started' AND NOT EXISTS (
         SELECT 1 FROM wakeboard.job_runs AS at_it
@@ -41,13 +42,14 @@ ON CONFLICT (scope, key) DO NOTHING
 RETURNING id
 """
 FIND = """
-SELECT e.id, e.scope, e.key, e.run_id, e.attempt, e.lease_epoch, e.created_at, e.status = 'done', e.result,
+SELECT e.id, e.scope, e.key, e.run_id, e.attempt, e.lease_epoch, e.created_at AS started_at,
+    e.status = 'done' AS is_done, e.result,
     EXISTS (SELECT 1 FROM wakeboard.job_runs AS r
-        WHERE r.id = e.run_id AND r.lease_epoch = e.lease_epoch AND (r.status || '') = 'running')
+        WHERE r.id = e.run_id AND r.lease_epoch = e.lease_epoch AND (r.status || '') = 'running') AS is_live
 FROM wakeboard.effects AS e
 WHERE e.scope = %(scope)s AND e.key = %(key)s
 """
-HOLDS = f"SELECT 1{_FENCE}"
+IS_HOLDER = f"SELECT 1{_FENCE}"
 TAKE_OVER = f"""
 UPDATE wakeboard.effects AS e
 SET run_id = %(run_id)s, attempt = %(attempt)s, lease_epoch = %(lease_epoch)s, created_at = now()
@@ -68,27 +70,20 @@ RETURNING e.id
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The attempt that writes: its run, its number, its fence."""
+    """The attempt that writes, and its fence: run, epoch, worker."""
 
     run_id: int
     attempt: int
     lease_epoch: int
     worker_id: str
 
-    def values(self, **more: Any) -> dict[str, Any]:
-        """Return the parameters that the fence needs, and ``more``."""
-        return {
-            "run_id": self.run_id,
-            "attempt": self.attempt,
-            "lease_epoch": self.lease_epoch,
-            "worker_id": self.worker_id,
-            **more,
-        }
+    def values(self, **more: object) -> dict[str, object]:
+        """Return the parameters of the fence, and ``more``."""
+        return asdict(self) | more
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """A row of the ledger as found. ``is_live``: the attempt that started it still runs."""
+class Entry(NamedTuple):
+    """The row of an effect. ``is_live``: the attempt that started it still runs."""
 
     id: int
     scope: str
@@ -109,13 +104,12 @@ def start(connection: Connection, holder: Holder, scope: str, key: str) -> int |
 
 def find(connection: Connection, scope: str, key: str) -> Entry | None:
     """Return the row of ``key``, None when there is none."""
-    row = connection.execute(FIND, {"scope": scope, "key": key}).fetchone()
-    return None if row is None else Entry(*row)
+    return read_one(connection, FIND, Entry, {"scope": scope, "key": key})
 
 
-def holds(connection: Connection, holder: Holder) -> bool:
+def is_holder(connection: Connection, holder: Holder) -> bool:
     """Return whether the attempt still owns its run."""
-    return connection.execute(HOLDS, holder.values()).fetchone() is not None
+    return connection.execute(IS_HOLDER, holder.values()).fetchone() is not None
 
 
 def take_over(connection: Connection, holder: Holder, entry: Entry) -> bool:
@@ -134,6 +128,6 @@ def remove(connection: Connection, holder: Holder, entry_id: int) -> bool:
     return _id(connection, REMOVE, holder.values(id=entry_id)) is not None
 
 
-def _id(connection: Connection, statement: str, values: dict[str, Any]) -> int | None:
+def _id(connection: Connection, statement: str, values: dict[str, object]) -> int | None:
     row = connection.execute(statement.encode(), values).fetchone()
     return None if row is None else int(row[0])

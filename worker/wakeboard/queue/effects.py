@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
+from psycopg import Connection
+
 from wakeboard.core.answer import Answer
 from wakeboard.database.audit import Actor
-from wakeboard.queue.operator import Connection, Row, _row, act
+from wakeboard.database.read import read_one
+from wakeboard.queue.operator import Transition, act
 
 BY_ID = """
 SELECT e.key, e.scope, e.status, e.run_id, e.settled_by, EXISTS (
@@ -15,9 +20,20 @@ FROM wakeboard.effects AS e WHERE e.id = %(id)s FOR UPDATE
 """
 HAPPENED = """
 UPDATE wakeboard.effects SET status = 'done', finished_at = now(), settled_by = %(actor)s
-WHERE id = %(id)s AND status = 'started' RETURNING id
+WHERE id = %(id)s AND status = 'started'
 """
-DID_NOT = "DELETE FROM wakeboard.effects WHERE id = %(id)s AND status = 'started' RETURNING id"
+DID_NOT_HAPPEN = "DELETE FROM wakeboard.effects WHERE id = %(id)s AND status = 'started'"
+
+
+class EffectRow(NamedTuple):
+    """An effect as its row says it. ``is_live``: the attempt that started it still runs."""
+
+    key: str
+    scope: str
+    status: str
+    run_id: int
+    settled_by: str | None
+    is_live: bool
 
 
 def settle(
@@ -28,23 +44,24 @@ def settle(
     ``Answer.status`` is 'done', 'started', or None when the row is gone. Forbidden while its attempt runs.
     """
 
-    def move() -> tuple[Answer, Row | None, Row | None]:
-        row = _row(connection, BY_ID, {"id": effect_id})
-        if row is None:
-            return Answer(effect_id, None, "missing", f"There is no effect {effect_id}."), None, None
-        name = f"Effect '{row['key']}' of run {row['run_id']}"
-        if row["status"] == "done":
-            who = f", settled by {row['settled_by']}" if row["settled_by"] else ""
-            return Answer(effect_id, "done", "already", f"{name} is done already{who}."), None, None
-        if row["is_live"]:
-            sentence = f"{name} is being made right now by its running attempt; wait for that one to end."
-            return Answer(effect_id, "started", "forbidden", sentence), None, None
-        _row(connection, HAPPENED if happened else DID_NOT, {"id": effect_id, "actor": actor.name})
-        before = {"key": row["key"], "scope": row["scope"], "status": "started"}
+    def move() -> Transition:
+        effect = read_one(connection, BY_ID, EffectRow, {"id": effect_id})
+        if effect is None:
+            return Transition(Answer(effect_id, None, "missing", f"There is no effect {effect_id}."))
+        name = f"Effect '{effect.key}' of run {effect.run_id}"
+        if effect.status == "done":
+            who = f", settled by {effect.settled_by}" if effect.settled_by else ""
+            return Transition(Answer(effect_id, "done", "already", f"{name} is done already{who}."))
+        if effect.is_live:
+            message = f"{name} is being made right now by its running attempt; wait for that one to end."
+            return Transition(Answer(effect_id, "started", "forbidden", message))
+        statement = HAPPENED if happened else DID_NOT_HAPPEN
+        connection.execute(statement.encode(), {"id": effect_id, "actor": actor.name})
+        before = {"key": effect.key, "scope": effect.scope, "status": "started"}
         if happened:
-            sentence = f"{name} is settled as done; it will not be made again."
-            return Answer(effect_id, "done", "done", sentence), before, {"status": "done"}
-        sentence = f"{name} is settled as not made; a run that asks for it makes it."
-        return Answer(effect_id, None, "done", sentence), before, None
+            message = f"{name} is settled as done; it will not be made again."
+            return Transition(Answer(effect_id, "done", "done", message), before, {"status": "done"})
+        message = f"{name} is settled as not made; a run that asks for it makes it."
+        return Transition(Answer(effect_id, None, "done", message), before)
 
     return act(connection, actor, "effect.settle", ("effect", effect_id), reason, move)

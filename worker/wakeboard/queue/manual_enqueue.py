@@ -1,90 +1,95 @@
-"""A run that a person asks for: the front door of ``enqueue`` with a role, a reason and an audit row."""
+"""A run that a person enqueues: ``enqueue`` with a role, a reason and an audit row."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC
+from datetime import UTC, datetime
 from difflib import get_close_matches
+from typing import NamedTuple
+
+from psycopg import Connection
 
 from wakeboard.core.answer import Answer
 from wakeboard.core.builtin_payloads import is_builtin
 from wakeboard.core.run_spec import EnqueueError, NewRun
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor, acting, record
+from wakeboard.database.read import read_one
 from wakeboard.queue.enqueue import KeyTaken, enqueue
-from wakeboard.queue.operator import Connection, Row, _row, permit
+from wakeboard.queue.operator import permit
 
-KNOWN = "SELECT name FROM wakeboard.job_types ORDER BY name"
-# created_at is its transaction's now(): with another, the key was known before.
-MADE = """
+JOB_TYPES = "SELECT name FROM wakeboard.job_types ORDER BY name"
+# created_at is its transaction's now(): with another, the run was there before.
+ENQUEUED = """
 SELECT status, run_at, run_at > now() AS is_delayed, created_at = now() AS is_new
 FROM wakeboard.job_runs WHERE id = %(id)s
 """
 
 
-def enqueue_by_hand(connection: Connection, new: NewRun, actor: Actor, reason: str | None = None) -> Answer:
-    """Enqueue ``new`` for ``actor``, of a type that a worker has registered. ``Answer.id`` is the run's.
+class EnqueuedRun(NamedTuple):
+    """The run that was enqueued, or the one that has the key."""
+
+    status: str
+    run_at: datetime
+    is_delayed: bool
+    is_new: bool
+
+
+def enqueue_by_hand(connection: Connection, run: NewRun, actor: Actor, reason: str | None = None) -> Answer:
+    """Enqueue ``run`` for ``actor``, of a type that a worker has registered. ``Answer.id`` is the run's.
 
     Returns 'done', 'already' (a run has that key), 'invalid' (no such type) or 'denied'. Raises EnqueueError
     with a sentence when the run is refused; nothing is written then.
     """
     with acting(connection):
-        if refusal := permit(connection, actor, "run.enqueue", "type", new.job_type):
+        if refusal := permit(connection, actor, "run.enqueue", "type", run.job_type):
             return refusal
-        # What they run stands in the payload: with WAKEBOARD_ALLOW_COMMANDS that is a shell.
-        if is_builtin(new.job_type) and not actor.role.covers(Role.ADMIN):
-            record(connection, actor, "run.enqueue", "type", new.job_type, reason=reason, result="denied")
-            message = f"Runs of type '{new.job_type}' are enqueued by admins: their payload says what is run."
-            return Answer(new.job_type, None, "denied", message)
-        known = [name for (name,) in connection.execute(KNOWN) if _sees(actor, name)]
-        if new.job_type not in known:
-            return Answer(new.job_type, None, "invalid", _unknown(new.job_type, known))
-        run_id = _enqueued(connection, new, actor)
-        made = _row(connection, MADE, {"id": run_id})
-        assert made is not None
-        answer = _told(run_id, new, made)
-        after = (
-            {"status": made["status"], "job_type": new.job_type, "key": new.key} if made["is_new"] else None
-        )
+        # The payload says which program is run: with WAKEBOARD_ALLOW_COMMANDS that is a shell.
+        if is_builtin(run.job_type) and not actor.role.covers(Role.ADMIN):
+            record(connection, actor, "run.enqueue", "type", run.job_type, reason=reason, result="denied")
+            message = f"Runs of type '{run.job_type}' are enqueued by admins: their payload says what is run."
+            return Answer(run.job_type, None, "denied", message)
+        job_types = [name for (name,) in connection.execute(JOB_TYPES) if _may_see(actor, name)]
+        if run.job_type not in job_types:
+            message = (
+                f"There is no job type '{run.job_type[:200]}': no worker has ever registered it."
+                f"{suggest_names(run.job_type, job_types)} Nothing was enqueued."
+            )
+            return Answer(run.job_type, None, "invalid", message)
+        run_id = _enqueue(connection, run, actor)
+        row = read_one(connection, ENQUEUED, EnqueuedRun, {"id": run_id})
+        assert row is not None
+        if row.is_new:
+            when = f"at {row.run_at.astimezone(UTC):%Y-%m-%d %H:%M:%S UTC}" if row.is_delayed else "now"
+            answer = Answer(run_id, row.status, "done", f"Run {run_id} of type {run.job_type} is due {when}.")
+            after = {"status": row.status, "job_type": run.job_type, "key": run.key}
+        else:
+            message = f"Run {run_id} has the key '{run.key}' already: nothing was enqueued."
+            answer, after = Answer(run_id, row.status, "already", message), None
         record(
             connection, actor, "run.enqueue", "run", run_id, reason=reason, after=after, result=answer.result
         )
         return answer
 
 
-def _sees(actor: Actor, job_type: str) -> bool:
+def _may_see(actor: Actor, job_type: str) -> bool:
     return actor.job_types is None or job_type in actor.job_types
 
 
-def _enqueued(connection: Connection, new: NewRun, actor: Actor) -> int:
+def _enqueue(connection: Connection, run: NewRun, actor: Actor) -> int:
     try:
         return enqueue(
-            connection, new.job_type, new.payload, run_at=new.run_at, delay=new.delay, key=new.key,
-            priority=new.priority, max_attempts=new.max_attempts, enqueued_by=actor.name,
+            connection, run.job_type, run.payload, run_at=run.run_at, delay=run.delay, key=run.key,
+            priority=run.priority, max_attempts=run.max_attempts, enqueued_by=actor.name,
         )  # fmt: skip
     except KeyTaken as taken:
-        if _sees(actor, taken.job_type):
+        if _may_see(actor, taken.job_type):
             raise
-        # Keys are of all types together; whose run has it is not told.
-        raise EnqueueError(f"The key '{new.key}' is taken; use another.") from None
+        # Keys are unique over all types; the run of a type that the actor may not see is not named.
+        raise EnqueueError(f"The key '{run.key}' is taken; use another.") from None
 
 
-def _told(run_id: int, new: NewRun, made: Row) -> Answer:
-    if not made["is_new"]:
-        message = f"Run {run_id} has the key '{new.key}' already: nothing was enqueued."
-        return Answer(run_id, made["status"], "already", message)
-    when = f"at {made['run_at'].astimezone(UTC):%Y-%m-%d %H:%M:%S UTC}" if made["is_delayed"] else "now"
-    return Answer(run_id, made["status"], "done", f"Run {run_id} of type {new.job_type} is due {when}.")
-
-
-def near(name: str, known: Sequence[str]) -> str:
-    """Return a sentence, after a space, that names up to three of ``known`` much like ``name``, if any is."""
-    alike = get_close_matches(name, known, 3)
-    return f" Near it: {', '.join(alike)}." if alike else ""
-
-
-def _unknown(name: str, known: Sequence[str]) -> str:
-    return (
-        f"There is no job type '{name[:200]}': no worker has ever registered it.{near(name, known)} "
-        "Nothing was enqueued."
-    )
+def suggest_names(name: str, names: Sequence[str]) -> str:
+    """Return a sentence, after a space, with up to three of ``names`` that are similar; empty without any."""
+    similar = get_close_matches(name, names, 3)
+    return f" Near it: {', '.join(similar)}." if similar else ""

@@ -1,10 +1,8 @@
-"""Who may change people and tokens; a refusal is audited and raised as a sentence."""
+"""The permission to change people and tokens; a refusal is audited and raised as a sentence."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import psycopg
+from psycopg import Connection
 
 from wakeboard.database.audit import Actor
 from wakeboard.queue.operator import permit
@@ -14,7 +12,7 @@ class AccountError(ValueError):
     """A change of people or tokens is not possible; ``str()`` is a sentence that says what is allowed."""
 
 
-def require(connection: psycopg.Connection[Any], actor: Actor, action: str, kind: str, name: str) -> None:
+def require(connection: Connection, actor: Actor, action: str, kind: str, name: str) -> None:
     """Raise AccountError, audited as denied, unless ``actor`` may do ``action`` on the ``kind`` ``name``."""
     refusal = permit(connection, actor, action, kind, name)
     if refusal is not None:

@@ -1,19 +1,17 @@
-"""What a token for some job types may touch: single runs of these types, and the types; nothing else.
+"""The scope of a token for some job types: single runs of these types, and the types; nothing else.
 
-Asked where a write is done (``wakeboard.queue.operator.permit``) and where an address is asked for.
-``Actor.job_types`` says which types; everybody else has None there and is not held by any of this.
+Checked by each write (``wakeboard.queue.operator.permit``) and by the addresses of the dashboard.
+``Actor.job_types`` has the types; it is None for everybody who is not bound by a scope.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import psycopg
+from psycopg import Connection
 
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 
-# Each is an index scan of its own in the list of runs.
+# Each type takes an index scan of its own in the list of runs.
 MOST_TYPES = 20
 MOST_NAMED = 5
 LONGEST_NAMED = 60
@@ -21,10 +19,10 @@ LONGEST_NAMED = 60
 TYPE_OF = "SELECT job_type FROM wakeboard.job_runs WHERE id = %s"
 
 
-def holds(connection: psycopg.Connection[Any], actor: Actor, target_type: str, target: int | str) -> bool:
-    """Return whether ``actor`` may touch the thing ``target`` of the kind ``target_type`` ('run', 'type', …).
+def is_in_scope(connection: Connection, actor: Actor, target_type: str, target: int | str) -> bool:
+    """Return whether ``target``, of the kind ``target_type`` ('run', …), is in the scope of ``actor``.
 
-    A run that is not there is in nobody's scope; nor is anything but a run and a type.
+    A run that does not exist is in no scope; nor is anything but a run and a type.
     """
     if actor.job_types is None:
         return True
@@ -33,14 +31,14 @@ def holds(connection: psycopg.Connection[Any], actor: Actor, target_type: str, t
     return target_type == "run" and type_of(connection, int(target)) in actor.job_types
 
 
-def type_of(connection: psycopg.Connection[Any], run_id: int) -> str | None:
+def type_of(connection: Connection, run_id: int) -> str | None:
     """Return the job type of run ``run_id``, None when there is no such run."""
     row = connection.execute(TYPE_OF, (run_id,)).fetchone()
     return None if row is None else str(row[0])
 
 
-def says(actor: Actor) -> str:
-    """Return what the token ``actor`` is for and what it may do, for whoever asked for something else."""
+def describe(actor: Actor) -> str:
+    """Return what the token ``actor`` is for and what it may do, for a request beyond its scope."""
     reads = "read its runs (/runs.json, /runs.csv, /runs/ID.json) and /types/NAME.json"
     acts = (
         ", enqueue runs (/runs/enqueue), retry, cancel or repeat one run (/runs/ID/retry, cancel, again), "
@@ -48,12 +46,12 @@ def says(actor: Actor) -> str:
     )
     may = reads + (acts if actor.role.covers(Role.OPERATOR) else "")
     return (
-        f"“{actor.name}”, {actor.role.value}, is for {_named(actor.job_types or ())} alone: it may {may}. "
+        f"“{actor.name}”, {actor.role.value}, is for {_quote(actor.job_types or ())} alone: it may {may}. "
         "Everything else is closed to it, verbs on many runs at once and operations too."
     )
 
 
-def _named(names: tuple[str, ...]) -> str:
-    shown = [f"“{name[:LONGEST_NAMED]}{'…' if len(name) > LONGEST_NAMED else ''}”" for name in names]
-    more = f" and {len(shown) - MOST_NAMED} more" if len(shown) > MOST_NAMED else ""
-    return f"the job type{'' if len(names) == 1 else 's'} {', '.join(shown[:MOST_NAMED])}{more}"
+def _quote(names: tuple[str, ...]) -> str:
+    quoted = [f"“{name[:LONGEST_NAMED]}{'…' if len(name) > LONGEST_NAMED else ''}”" for name in names]
+    more = f" and {len(quoted) - MOST_NAMED} more" if len(quoted) > MOST_NAMED else ""
+    return f"the job type{'' if len(names) == 1 else 's'} {', '.join(quoted[:MOST_NAMED])}{more}"

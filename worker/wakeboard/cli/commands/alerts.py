@@ -46,7 +46,7 @@ def test(name: str | None, channel: str | None, reason: str | None) -> int:
     """Send a test message now, from this terminal's settings, and say what was answered."""
     name = name or next(iter(KINDS))
     with reach.connection() as connection:
-        rule_id = moves.rule_id(connection, name)
+        rule_id = moves.find_rule_id(connection, name)
         if rule_id is None:
             return verdicts([_unknown(name)])
         chosen = settings()
@@ -69,7 +69,7 @@ def test(name: str | None, channel: str | None, reason: str | None) -> int:
 def silence(name: str, seconds: float, reason: str | None) -> int:
     """Send nothing about a rule for a while; it is still looked at."""
     with reach.connection() as connection:
-        rule_id = moves.rule_id(connection, name)
+        rule_id = moves.find_rule_id(connection, name)
         if rule_id is None:
             return verdicts([_unknown(name)])
         return verdicts([moves.silence(connection, rule_id, seconds, terminal_actor(), reason)])
@@ -109,7 +109,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 def _edited(name: str, given: Mapping[str, str], reason: str | None) -> int:
     with reach.connection() as connection:
-        rule_id = moves.rule_id(connection, name)
+        rule_id = moves.find_rule_id(connection, name)
         if rule_id is None:
             return verdicts([_unknown(name)])
         return verdicts([moves.edit(connection, rule_id, given, terminal_actor(), reason)])

@@ -75,4 +75,4 @@ def _conclude(found: list[Row], late: int) -> None:
 def release(ids: tuple[int, ...], reason: str | None) -> int:
     """Take runs from a worker that is silent or whose lease has ended."""
     with reach.connection() as connection:
-        return verdicts(selection.each(connection, "lease.release", ids, terminal_actor(), reason))
+        return verdicts(selection.act_on_each(connection, "lease.release", ids, terminal_actor(), reason))

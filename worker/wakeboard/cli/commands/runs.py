@@ -284,7 +284,7 @@ def enqueue(
 def retry(ids: tuple[int, ...], reason: str | None) -> int:
     """Make runs due now: out of a backoff, or back from dead and cancelled."""
     with reach.connection() as connection:
-        return verdicts(selection.each(connection, "run.retry", ids, terminal_actor(), reason))
+        return verdicts(selection.act_on_each(connection, "run.retry", ids, terminal_actor(), reason))
 
 
 @click.command(cls=LeafCommand)
@@ -293,7 +293,7 @@ def retry(ids: tuple[int, ...], reason: str | None) -> int:
 def cancel(ids: tuple[int, ...], reason: str | None) -> int:
     """Cancel runs: waiting and dead ones at once, running ones are asked to stop."""
     with reach.connection() as connection:
-        return verdicts(selection.each(connection, "run.cancel", ids, terminal_actor(), reason))
+        return verdicts(selection.act_on_each(connection, "run.cancel", ids, terminal_actor(), reason))
 
 
 @click.command(cls=LeafCommand)

@@ -12,11 +12,10 @@ from wakeboard.cli.flags import CommandGroup, reason_option
 from wakeboard.cli.parameters import read_end
 from wakeboard.cli.printing import listing, verdicts
 from wakeboard.cli.refusals import WrongUse
-from wakeboard.core.leases import IS_HEARD
+from wakeboard.core.leases import IS_ALIVE
 from wakeboard.database.audit import terminal_actor
-from wakeboard.queue import pause_all
 from wakeboard.queue import types as moves
-from wakeboard.queue.manual_enqueue import near
+from wakeboard.queue.manual_enqueue import suggest_names
 from wakeboard.reporting import worker_states
 
 COLUMNS = (
@@ -46,7 +45,7 @@ FROM wakeboard.job_types AS t
 CROSS JOIN LATERAL (
     SELECT count(*) AS workers, count(*) FILTER (WHERE {worker_states.is_claiming("w")}) AS claiming_workers,
         count(*) FILTER (WHERE {worker_states.is_draining("w")}) AS draining_workers
-    FROM wakeboard.workers AS w WHERE {IS_HEARD} AND t.name = ANY(w.job_types)
+    FROM wakeboard.workers AS w WHERE {IS_ALIVE} AND t.name = ANY(w.job_types)
 ) AS here ORDER BY t.name
 """
 
@@ -110,7 +109,7 @@ def hold(until: datetime | float | str | None, reason: str | None) -> int:
     """Pause all types that are not paused; what runs goes on. resume-all resumes those alone."""
     with reach.connection() as connection:
         end = _moment_of(connection, until)
-        return verdicts([pause_all.hold(connection, terminal_actor(), reason, until=end)])
+        return verdicts([moves.pause_all(connection, terminal_actor(), reason, until=end)])
 
 
 @types.command("resume-all")
@@ -118,7 +117,7 @@ def hold(until: datetime | float | str | None, reason: str | None) -> int:
 def let_go(reason: str | None) -> int:
     """Resume the types that were paused together; what was paused by itself stays so."""
     with reach.connection() as connection:
-        return verdicts([pause_all.let_go(connection, terminal_actor(), reason)])
+        return verdicts([moves.resume_all(connection, terminal_actor(), reason)])
 
 
 @types.command()
@@ -174,7 +173,7 @@ _keep_earlier_names()
 
 
 def require_type(connection: reach.Connection, name: str) -> None:
-    """Raise WrongUse, naming what is near, unless a worker has ever registered the type ``name``."""
+    """Raise WrongUse, naming similar types, unless a worker has ever registered the type ``name``."""
     if not name or not name.isprintable():
         raise WrongUse("A job type is text of 1 to 200 characters without control characters.")
     known = [
@@ -182,7 +181,7 @@ def require_type(connection: reach.Connection, name: str) -> None:
     ]
     if name in known:
         return
-    hint = near(name, known) if known else " No worker has registered any yet."
+    hint = suggest_names(name, known) if known else " No worker has registered any yet."
     raise WrongUse(
         f"There is no job type '{name}'.{hint} See: wakeboard types list. To enqueue it anyway: --new-type"
     )

@@ -11,7 +11,7 @@ from wakeboard.cli.flags import CommandGroup, reason_option
 from wakeboard.cli.printing import listing, verdicts
 from wakeboard.core.answer import Answer
 from wakeboard.database.audit import Actor, terminal_actor
-from wakeboard.queue import types as moves
+from wakeboard.queue import workers as moves
 from wakeboard.reporting import worker_states
 
 COLUMNS = (

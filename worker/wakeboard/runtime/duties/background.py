@@ -18,7 +18,7 @@ from wakeboard.database.outage_log import MissingTables
 from wakeboard.maintenance.retention.keep import Keep
 from wakeboard.maintenance.retention.sweep import LOOK_SECONDS as RETENTION_SECONDS
 from wakeboard.maintenance.retention.sweep import Retention
-from wakeboard.queue import pauses
+from wakeboard.queue import types
 from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.duties.clock import CLOCK_SECONDS, Clock
 from wakeboard.runtime.duties.duty_thread import Connection, Duties, Duty, Step
@@ -199,7 +199,7 @@ class Background:
         settings, look_seconds = self._settings, self._look_seconds
         steps: Sequence[Step] = (
             self._fire,
-            pauses.end_due,
+            types.end_due_pauses,
             self._reap,
             self._go_on("operations", self._operations),
         )
