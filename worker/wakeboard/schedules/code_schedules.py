@@ -1,12 +1,12 @@
-"""Schedules declared in code: what ``@job(schedule=…)`` declares becomes the definition of its job type.
+"""Schedules declared in code: the definition of a job type follows its ``@job(schedule=…)``.
 
 A declaration is applied once, when its type has never had it before. One that the type has had before (an old
-worker beside new ones, or a release that was taken back) is applied again only when no live worker declares
+worker beside new ones, or a release that was rolled back) is applied again only when no live worker declares
 the latest one any more, and only where no person has changed or removed the schedule since. A definition that
-a person made is never touched. One that the code no longer declares goes on firing, with a warning.
+a person made is never changed. One that the code no longer declares goes on firing, with a warning.
 
-The type remembers its declarations in ``job_types.said_in_code``. A worker publishes its own in
-``workers.code_schedules``. One process at a time decides, so that a change is made and logged once.
+``job_types.said_in_code`` has the declarations of a type so far, ``workers.code_schedules`` those of a
+worker. One process at a time decides, so that a change is made and logged once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import psycopg
-from psycopg.rows import class_row
+from psycopg import Connection
 
 from wakeboard.config import log
 from wakeboard.core.answer import Answer
@@ -27,21 +27,23 @@ from wakeboard.core.time.clock_skew import is_since
 from wakeboard.database.audit import ENGINE
 from wakeboard.database.db import LOCKED
 from wakeboard.database.poison_rows import is_refusal, reason
-from wakeboard.queue.definitions import Definition, DefinitionError, create
-from wakeboard.queue.editing import edit
-from wakeboard.queue.operator import Connection
+from wakeboard.database.read import read_all
+from wakeboard.queue.definitions import Definition, DefinitionError, create, edit
 
+# The rules of each job type of the code, as ``handlers.registry`` has them.
 Policies = Sequence[Mapping[str, Any]]
-# The newest so many declarations of a type are remembered.
-MOST_REMEMBERED = 50
-# A worker that was not seen for so long declares nothing any more; a tick comes as often as its crontab says.
+LogLine = Callable[[], None]
+# So many of the newest declarations of a type are stored.
+MOST_STORED = 50
+# The declarations of a worker without a heartbeat count for so long; a tick runs as often as its crontab
+# says.
 WORKER_SECONDS, TICK_SECONDS = 180, 900
 
 DECIDE_ALONE = "SELECT pg_advisory_xact_lock(7229190504)"
 HISTORY = (
     "SELECT name, said_in_code FROM wakeboard.job_types WHERE name = ANY(%s) AND said_in_code IS NOT NULL"
 )
-REMEMBER = """
+STORE = """
 INSERT INTO wakeboard.job_types AS t (name, said_in_code) VALUES (%(name)s, %(history)s::jsonb)
 ON CONFLICT (name) DO UPDATE SET said_in_code = excluded.said_in_code
 """
@@ -55,7 +57,7 @@ SELECT EXISTS (
             ELSE w.stopped_at IS NULL AND {is_since("w.seen_at", WORKER_SECONDS)} END
 )
 """
-# The code made it when the latest audit row without anything before is the engine's.
+# The code made a definition when the engine wrote the latest audit row that created it.
 EXISTING = """
 SELECT d.name, d.job_type, d.schedule, d.timezone, (
     SELECT a.source = 'engine' FROM wakeboard.audit_log AS a
@@ -63,12 +65,13 @@ SELECT d.name, d.job_type, d.schedule, d.timezone, (
         AND a.before IS NULL AND a.result = 'done'
     ORDER BY a.id DESC LIMIT 1
 ) AS is_of_code
-FROM wakeboard.job_definitions AS d WHERE d.name = ANY(%s) ORDER BY array_position(%s, d.name)
+FROM wakeboard.job_definitions AS d WHERE d.name = ANY(%(names)s)
+ORDER BY array_position(%(names)s, d.name)
 """
 
 
 class DefinitionLocked(DefinitionError):
-    """Another transaction holds the definition: the declaration may be written later."""
+    """Another transaction has locked the definition: the declaration may be written later."""
 
 
 class Declaration(NamedTuple):
@@ -88,9 +91,9 @@ class ExistingDefinition(NamedTuple):
     is_of_code: bool | None
 
     def after(self, declared: Declaration, before: Declaration) -> ExistingDefinition:
-        """Return this definition as ``declared`` wants it.
+        """Return this definition with the schedule that is ``declared``.
 
-        The zone is the code's to change where the code names one, or did ``before``.
+        The code changes the time zone only where it names one, or named one ``before``.
         """
         zone = declared.timezone or ("UTC" if before.timezone else self.timezone)
         return self._replace(schedule=declared.schedule, timezone=zone)
@@ -105,44 +108,38 @@ def declarations(policies: Policies) -> dict[str, Declaration]:
 
 
 def as_published(policies: Policies) -> str:
-    """Return the JSON that a worker's row has about its code: each type with a schedule, and what it is."""
+    """Return what a worker publishes, as JSON: the declaration of each type that has a schedule."""
     declared = declarations(policies)
-    return json.dumps({name: one for name, one in declared.items() if one.schedule is not None})
+    return json.dumps({name: each for name, each in declared.items() if each.schedule is not None})
 
 
-def sync(connection: psycopg.Connection[Any], policies: Policies) -> Sequence[str]:
-    """Write what the code declares and did not declare last. For a worker that starts.
+def sync(connection: Connection, policies: Policies) -> Sequence[str]:
+    """Write the declarations that are not the latest of their type. For a worker that starts.
 
-    Returns the types whose definition another transaction holds: ``resync`` tries them again.
+    Returns the types whose definition another transaction has locked: ``resync`` tries them again.
     """
     declared = declarations(policies)
     history = _history(connection, declared)
-    return _write_each(
-        connection, declared, [name for name, one in declared.items() if one != _latest(history[name])]
-    )
+    changed = [name for name, each in declared.items() if each != _latest(history[name])]
+    return _write_each(connection, declared, changed)
 
 
-def resync(
-    connection: psycopg.Connection[Any], policies: Policies, locked: Sequence[str] = ()
-) -> Sequence[str]:
-    """Write older declarations again where no worker declares the latest any more. For a worker that goes on.
+def resync(connection: Connection, policies: Policies, locked: Sequence[str] = ()) -> Sequence[str]:
+    """Write older declarations again where no worker declares the latest any more. For a running worker.
 
-    So a release that is taken back is applied when the last worker of the newer one has gone. Code without
-    any schedule asks nothing. Types that were ``locked`` are tried again; returns those that still are.
+    So a rollback is applied when the last worker of the newer release is gone. Code without any schedule
+    queries nothing. Types that were ``locked`` are tried again; returns those that still are.
     """
     if not locked and not any(policy.get("schedule") for policy in policies):
         return ()
     declared = declarations(policies)
     history = _history(connection, declared)
-    return _write_each(
-        connection,
-        declared,
-        [
-            name
-            for name, one in declared.items()
-            if one != _latest(history[name]) and (name in locked or one in history[name])
-        ],
-    )
+    changed = [
+        name
+        for name, each in declared.items()
+        if each != _latest(history[name]) and (name in locked or each in history[name])
+    ]
+    return _write_each(connection, declared, changed)
 
 
 def is_declared(connection: Connection, job_type: str, declared: Declaration) -> bool:
@@ -153,10 +150,10 @@ def is_declared(connection: Connection, job_type: str, declared: Declaration) ->
 
 
 def _history(connection: Connection, job_types: Iterable[str]) -> dict[str, list[Declaration]]:
-    """Return by type what its code has declared so far, latest last."""
+    """Return the declarations of each type so far, the latest last."""
     names = list(job_types)
-    known = dict(connection.execute(HISTORY, (names,)).fetchall())
-    return {name: [Declaration(*each) for each in known.get(name, ())] for name in names}
+    stored: dict[str, list[Any]] = dict(connection.execute(HISTORY, (names,)).fetchall())
+    return {name: [Declaration(*each) for each in stored.get(name, ())] for name in names}
 
 
 def _latest(history: Sequence[Declaration]) -> Declaration:
@@ -164,12 +161,12 @@ def _latest(history: Sequence[Declaration]) -> Declaration:
 
 
 def _write_each(
-    connection: psycopg.Connection[Any], declared: Mapping[str, Declaration], job_types: Iterable[str]
+    connection: Connection, declared: Mapping[str, Declaration], job_types: Iterable[str]
 ) -> list[str]:
     """Write the declarations of ``job_types``; one that is refused stops no other.
 
-    Returns those that are left for later: after one that another transaction holds no other is waited for.
-    A type that is called as its schedule will be chooses its name first, whatever order the code has.
+    Returns those that are left for later: after one that is locked no other is tried. Types whose name is
+    that of their schedule come first, so that they get it whatever the order of the code.
     """
     locked: list[str] = []
     for name in sorted(job_types, key=lambda name: (schedule_names(name)[0] != name, name)):
@@ -178,9 +175,9 @@ def _write_each(
             continue
         try:
             _write(connection, name, declared[name])
-        except (DefinitionLocked, *LOCKED) as held:
+        except (DefinitionLocked, *LOCKED) as failure:
             locked.append(name)
-            log.warn("A registered schedule is written later.", job_type=name, error=first_line(held))
+            log.warn("A registered schedule is written later.", job_type=name, error=first_line(failure))
         except ValueError as wrong:
             log.warn("A registered schedule was refused.", job_type=name, error=str(wrong))
         except psycopg.Error as refused:
@@ -191,10 +188,10 @@ def _write_each(
 
 
 def _write(connection: Connection, job_type: str, declared: Declaration) -> None:
-    """Apply a declaration if it is to be applied, and remember it.
+    """Apply a declaration if it is to be applied, and store it.
 
-    Raises DefinitionError for a text that cannot be, or where both names are taken, and DefinitionLocked,
-    which is one, where it may be tried again; neither is remembered.
+    Raises DefinitionError for a schedule that is not allowed, or where both names are taken, and its subclass
+    DefinitionLocked where it may be tried again; then it is not stored.
     """
     with connection.transaction():
         connection.execute(DECIDE_ALONE)
@@ -202,22 +199,21 @@ def _write(connection: Connection, job_type: str, declared: Declaration) -> None
         latest = _latest(history)
         if declared == latest or (declared in history and is_declared(connection, job_type, latest)):
             return
-        log_it = _apply(connection, job_type, declared, history)
-        remembered = [*(one for one in history if one != declared), declared][-MOST_REMEMBERED:]
-        connection.execute(REMEMBER, {"name": job_type, "history": json.dumps(remembered)})
-    if log_it is not None:
-        log_it()
+        log_result = _apply(connection, job_type, declared, history)
+        stored = [*(each for each in history if each != declared), declared][-MOST_STORED:]
+        connection.execute(STORE, {"name": job_type, "history": json.dumps(stored)})
+    if log_result is not None:
+        log_result()
 
 
 def _apply(
     connection: Connection, job_type: str, declared: Declaration, history: Sequence[Declaration]
-) -> Callable[[], None] | None:
+) -> LogLine | None:
     """Create, change or leave the type's definition; return what logs that once it is committed."""
     names = list(schedule_names(job_type))
-    with connection.cursor(row_factory=class_row(ExistingDefinition)) as cursor:
-        taken = cursor.execute(EXISTING, (names, names)).fetchall()
-    of_type = [each for each in taken if each.job_type == job_type]
-    last = next((one for one in reversed(history) if one.schedule is not None), NO_SCHEDULE)
+    existing = read_all(connection, EXISTING, ExistingDefinition, {"names": names})
+    of_type = [each for each in existing if each.job_type == job_type]
+    last = next((each for each in reversed(history) if each.schedule is not None), NO_SCHEDULE)
     if declared.schedule is None:
         return partial(_warn_of_undeclared, [each for each in of_type if each.schedule == last.schedule])
     is_new = declared not in history
@@ -225,9 +221,9 @@ def _apply(
     if own is not None and (is_new or own == own.after(last, NO_SCHEDULE)):
         return _change(connection, own, own.after(declared, last))
     if of_type:
-        persons = own or of_type[0]
-        return _warning_of_persons(persons, persons.after(declared, last))
-    # A schedule that was removed while the code declared none was not the code's.
+        edited = own or of_type[0]
+        return _warning_of_edited(edited, edited.after(declared, last))
+    # Where the latest declaration is none, a schedule that was removed meanwhile was not the code's.
     if not is_new and history[-1].schedule is not None:
         return partial(
             log.warn,
@@ -236,19 +232,17 @@ def _apply(
             job_type=job_type, code_says=declared.schedule,
             mend=f"wakeboard schedule add {names[0]} --type … --cron …",
         )  # fmt: skip
-    return _create(connection, job_type, declared, taken)
+    return _create(connection, job_type, declared, existing)
 
 
 def _is_of_code(existing: ExistingDefinition, last: Declaration) -> bool:
-    """Whether the code made it. Without an audit row it is whatever has the schedule that the code had."""
+    """Return whether the code made it. Without an audit row: whether it has the code's last schedule."""
     if existing.is_of_code is None:
         return last.schedule is not None and existing.schedule == last.schedule
     return existing.is_of_code
 
 
-def _change(
-    connection: Connection, own: ExistingDefinition, wanted: ExistingDefinition
-) -> Callable[[], None] | None:
+def _change(connection: Connection, own: ExistingDefinition, wanted: ExistingDefinition) -> LogLine | None:
     if own == wanted:
         return None
     changes = {"schedule": wanted.schedule, "timezone": wanted.timezone}
@@ -259,22 +253,22 @@ def _change(
     )  # fmt: skip
 
 
-def _warning_of_persons(persons: ExistingDefinition, wanted: ExistingDefinition) -> Callable[[], None] | None:
-    if persons == wanted:
+def _warning_of_edited(edited: ExistingDefinition, wanted: ExistingDefinition) -> LogLine | None:
+    if edited == wanted:
         return None
     return partial(
         log.warn, "A schedule of the code is not written: somebody made or changed the one under its name.",
-        schedule=persons.name, job_type=persons.job_type, says=_timing(persons.schedule, persons.timezone),
+        schedule=edited.name, job_type=edited.job_type, says=_timing(edited.schedule, edited.timezone),
         code_says=_timing(wanted.schedule, wanted.timezone),
-        mend=f"edit it on /schedules/{persons.name}, or take the schedule out of the code",
+        mend=f"edit it on /schedules/{edited.name}, or take the schedule out of the code",
     )  # fmt: skip
 
 
 def _create(
-    connection: Connection, job_type: str, declared: Declaration, taken: Sequence[ExistingDefinition]
-) -> Callable[[], None]:
+    connection: Connection, job_type: str, declared: Declaration, existing: Sequence[ExistingDefinition]
+) -> LogLine:
     plain, other = schedule_names(job_type)
-    types_by_name = {each.name: each.job_type for each in taken}
+    types_by_name = {each.name: each.job_type for each in existing}
     name, why = plain, "registered in code"
     if plain in types_by_name:
         name, why = other, f"{why}; {plain} is a schedule of the type {types_by_name[plain]}"
@@ -296,11 +290,11 @@ def _require_done(answer: Answer) -> None:
         raise DefinitionError(answer.message)
 
 
-def _warn_of_undeclared(left: Iterable[ExistingDefinition]) -> None:
-    for existing in left:
+def _warn_of_undeclared(definitions: Iterable[ExistingDefinition]) -> None:
+    for definition in definitions:
         log.warn(
-            "A schedule is not in the code any more, and goes on firing.", schedule=existing.name,
-            job_type=existing.job_type, mend=f"wakeboard schedule remove {existing.name}, or pause",
+            "A schedule is not in the code any more, and goes on firing.", schedule=definition.name,
+            job_type=definition.job_type, mend=f"wakeboard schedule remove {definition.name}, or pause",
         )  # fmt: skip
 
 
