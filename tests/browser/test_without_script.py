@@ -225,7 +225,7 @@ def test_a_verb_is_done_from_its_page_by_links_and_forms(world: World, page: Pag
     written = rows(world.connection, "audit_log", "action = %s", action)
     assert [line["actor"] for line in written] == ["anna"]
     assert written[0]["result"] in ("done", "asked")
-    if VERBS[action].destructive:
+    if VERBS[action].is_destructive:
         assert written[0]["reason"] == f"why {action}"
 
 

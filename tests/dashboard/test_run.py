@@ -24,7 +24,7 @@ from tests.support.factories import (
     rows,
     status,
 )
-from wakeboard.core.states import VERBS, Status, allowed
+from wakeboard.core.states import VERBS, Status, is_allowed
 from wakeboard.maintenance.retention.keep import Keep
 from wakeboard.maintenance.retention.sweep import Retention
 from wakeboard_dashboard.charts.lanes import MOST, WIDTH, lanes
@@ -301,7 +301,7 @@ def test_the_verbs_on_the_page_are_those_its_state_allows(
         page = client.get(f"/runs/{run}").get_data(as_text=True)
         offered = set(re.findall(r'<button id="do-(\w+)"', page))
         names = ("run.retry", "run.cancel", "run.again")
-        assert offered == {VERBS[name].name for name in names if allowed(VERBS[name], state)}
+        assert offered == {VERBS[name].name for name in names if is_allowed(VERBS[name], state)}
 
 
 def test_a_viewer_sees_everything_but_may_do_nothing(as_role: AsRole, connection: Connection) -> None:

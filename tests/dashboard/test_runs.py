@@ -15,7 +15,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, fragments_of, rows_in
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_definition, a_run, a_type, a_worker, age, an_attempt
-from wakeboard.core.states import Status, allowed
+from wakeboard.core.states import Status, is_allowed
 from wakeboard.reporting.filters import search
 from wakeboard_dashboard.queries import runs
 from wakeboard_dashboard.views.runs import row_verb
@@ -301,7 +301,7 @@ def test_a_row_stays_where_it_is_when_its_run_moves_on(client: FlaskClient, conn
 
 def test_every_row_offers_a_verb_that_its_state_allows() -> None:
     for status in Status:
-        assert allowed(row_verb(status.value), status)
+        assert is_allowed(row_verb(status.value), status)
 
 
 def test_a_viewer_reads_and_finds_the_verbs_switched_off(as_role: AsRole, connection: Connection) -> None:

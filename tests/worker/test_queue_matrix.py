@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import Connection
 from tests.support import factories
 from wakeboard import queue as transitions
-from wakeboard.core.states import MOVES, VERBS, Move, Outcome, Role, Status, Verb, allowed
+from wakeboard.core.states import MOVES, VERBS, Move, Outcome, Role, Status, Verb, is_allowed
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer
 from wakeboard.queue.engine.fence import NOTE_REFUSAL
@@ -173,7 +173,7 @@ def test_run_again_leaves_the_old_run_as_it_was(shared: Connection) -> None:
 @pytest.mark.parametrize("status", Status)
 def test_the_buttons_shown_are_the_moves_allowed(verb: Verb, status: Status) -> None:
     assert verb.move is not None
-    assert allowed(verb, status) == (status in MOVES[verb.move].sources)
+    assert is_allowed(verb, status) == (status in MOVES[verb.move].sources)
 
 
 FENCED: dict[str, Callable[..., Any]] = {

@@ -60,4 +60,4 @@ def test_the_words_for_sql_are_quoted() -> None:
 
 
 def test_each_role_is_said_with_its_article() -> None:
-    assert [role.one for role in Role] == ["a viewer", "an operator", "an admin"]
+    assert [role.with_article for role in Role] == ["a viewer", "an operator", "an admin"]

@@ -47,7 +47,7 @@ IN_PASSING = ("running", "silent", "finishing", "long")
 runs = job_runs.c
 ALIVE, IS_CLAIMING, IS_LEAVING = (
     literal_column(of(str(workers)), Boolean())
-    for of in (leases.is_heard, worker_states.is_claiming, worker_states.is_leaving)
+    for of in (leases.is_alive, worker_states.is_claiming, worker_states.is_leaving)
 )
 # Not of one that stops as well.
 IS_DRAINING = literal_column(worker_states.is_draining(str(workers)), Boolean())

@@ -44,7 +44,7 @@ def find() -> Context:
         "overlong": {
             row["id"]
             for row in rows.items
-            if not STATES[row["rank"]].in_danger
+            if not STATES[row["rank"]].is_in_danger
             and is_overlong(row["started_at"], as_of(), paces.get(row["job_type"]))
         },
         "states": STATES,

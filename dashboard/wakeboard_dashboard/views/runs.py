@@ -11,7 +11,7 @@ from flask import Blueprint, Response, abort, g, redirect, request
 from sqlalchemy import RowMapping
 
 from wakeboard.bulk import rules
-from wakeboard.core.states import CLAIMABLE, VERBS, Role, Status, Verb, allowed
+from wakeboard.core.states import CLAIMABLE, VERBS, Role, Status, Verb, is_allowed
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_runs
 from wakeboard.reporting.filters import search
@@ -100,7 +100,7 @@ def _for_all(filters: params.Filters, rows: Rows) -> list[tuple[Verb, str]]:
     return [
         (verb, filters.link(f"{PATH}/bulk/{verb.name}"))
         for verb in offered
-        if any(allowed(verb, state) for state in states)
+        if any(is_allowed(verb, state) for state in states)
     ]
 
 
@@ -174,13 +174,15 @@ def _counted(found: search.Search, rows: Rows, filters: params.Filters) -> str:
 def row_verb(status: str) -> Verb:
     """Return the verb that a row in ``status`` offers."""
     now = Status(status)
-    return next(VERBS[action] for action, helps in ROW_VERBS if now in helps and allowed(VERBS[action], now))
+    return next(
+        VERBS[action] for action, helps in ROW_VERBS if now in helps and is_allowed(VERBS[action], now)
+    )
 
 
 def key_verb(status: str) -> Verb | None:
     """Return what ``c`` does to a row in ``status`` although its button is another's, None for nothing."""
     cancel = VERBS["run.cancel"]
-    return cancel if allowed(cancel, Status(status)) and row_verb(status) != cancel else None
+    return cancel if is_allowed(cancel, Status(status)) and row_verb(status) != cancel else None
 
 
 def is_due(run: RowMapping) -> bool:

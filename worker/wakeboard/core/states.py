@@ -1,7 +1,7 @@
 """The one table of states, moves, verbs, roles and permissions.
 
-Everything that asks "may this happen?" reads it here: the SQL guards, the buttons, the command line,
-the tests and the README. This module imports nothing of ours and knows no database.
+The SQL guards, the buttons, the command line, the tests and the README all read here what may happen. This
+module imports no other of Wakeboard and knows no database.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Role(StrEnum):
     ADMIN = "admin"
 
     @property
-    def one(self) -> str:
-        """Who has it, in words: ``a viewer``, ``an operator``."""
+    def with_article(self) -> str:
+        """Its name with the article: ``a viewer``, ``an operator``."""
         return f"{'an' if self[0] in 'aeiou' else 'a'} {self}"
 
     def covers(self, needed: Role) -> bool:
@@ -75,9 +75,9 @@ STATES: tuple[State, ...] = (
 CLAIMABLE = (Status.QUEUED, Status.FAILED)
 ENDED = (Status.SUCCEEDED, Status.DEAD, Status.CANCELLED)
 UNDER_WAY = (Status.QUEUED, Status.RUNNING, Status.FAILED)
-# What fails now: tried again, or given up.
+# Has failed: is tried again, or was given up.
 FAILING = (Status.FAILED, Status.DEAD)
-# Whose cancel is done at once: what waits to run, and what waits for a person.
+# A cancel of these is done at once: they wait to run, or for a person.
 CANCELLABLE = (*CLAIMABLE, Status.DEAD)
 FAILURES = (Outcome.FAILED, Outcome.TIMED_OUT, Outcome.LOST)
 # The error codes of a run whose claim the database refuses, and of one whose end it refuses.
@@ -131,7 +131,7 @@ MOVES: dict[str, Move] = {
 class Verb:
     """What a person may ask for: its name in URLs, the words on its button, and the role it needs.
 
-    ``action`` is the name in the audit log; ``destructive`` verbs ask for confirmation first.
+    ``action`` is the name in the audit log; ``is_destructive`` verbs ask for confirmation first.
     """
 
     name: str
@@ -139,21 +139,23 @@ class Verb:
     label: str
     role: Role
     move: str | None = None
-    destructive: bool = False
+    is_destructive: bool = False
 
 
 VERBS: dict[str, Verb] = {
     verb.action: verb
     for verb in (
         Verb("retry", "run.retry", "Retry", Role.OPERATOR, "retry_now"),
-        Verb("cancel", "run.cancel", "Cancel", Role.OPERATOR, "cancel", destructive=True),
+        Verb("cancel", "run.cancel", "Cancel", Role.OPERATOR, "cancel", is_destructive=True),
         Verb("again", "run.again", "Run again", Role.OPERATOR, "run_again"),
-        Verb("release", "lease.release", "Release lease", Role.OPERATOR, "release_lease", destructive=True),
+        Verb(
+            "release", "lease.release", "Release lease", Role.OPERATOR, "release_lease", is_destructive=True
+        ),
         Verb("run", "schedule.run", "Run now", Role.OPERATOR),
         Verb("pause", "schedule.pause", "Pause", Role.OPERATOR),
         Verb("resume", "schedule.resume", "Resume", Role.OPERATOR),
         Verb("edit", "schedule.edit", "Edit", Role.ADMIN),
-        Verb("remove", "schedule.remove", "Remove", Role.ADMIN, destructive=True),
+        Verb("remove", "schedule.remove", "Remove", Role.ADMIN, is_destructive=True),
         Verb("pause", "type.pause", "Pause", Role.OPERATOR),
         Verb("resume", "type.resume", "Resume", Role.OPERATOR),
         Verb("hold", "type.hold", "Pause all", Role.OPERATOR),
@@ -162,7 +164,7 @@ VERBS: dict[str, Verb] = {
         Verb("keep", "type.keep", "Set retention", Role.ADMIN),
         Verb("drain", "worker.drain", "Drain", Role.OPERATOR),
         Verb("undrain", "worker.undrain", "Undrain", Role.OPERATOR),
-        Verb("stop", "worker.stop", "Stop", Role.ADMIN, destructive=True),
+        Verb("stop", "worker.stop", "Stop", Role.ADMIN, is_destructive=True),
         Verb("settle", "effect.settle", "Settle", Role.OPERATOR),
         Verb("mute", "error.mute", "Mute", Role.OPERATOR),
         Verb("unmute", "error.unmute", "Unmute", Role.OPERATOR),
@@ -172,18 +174,18 @@ VERBS: dict[str, Verb] = {
         Verb("silence", "alert.silence", "Silence", Role.OPERATOR),
         Verb("enqueue", "run.enqueue", "Enqueue", Role.OPERATOR),
         Verb("save", "view.save", "Save view", Role.OPERATOR),
-        Verb("remove", "view.remove", "Remove view", Role.OPERATOR, destructive=True),
+        Verb("remove", "view.remove", "Remove view", Role.OPERATOR, is_destructive=True),
         Verb("start", "operation.start", "Start operation", Role.OPERATOR),
         Verb("pause", "operation.pause", "Pause", Role.OPERATOR),
         Verb("resume", "operation.resume", "Resume", Role.OPERATOR),
-        Verb("abort", "operation.abort", "Abort", Role.OPERATOR, destructive=True),
+        Verb("abort", "operation.abort", "Abort", Role.OPERATOR, is_destructive=True),
         Verb("user", "user.change", "Change user", Role.ADMIN),
         Verb("token", "token.change", "Change token", Role.ADMIN),
     )
 }
 
 
-def allowed(verb: Verb, status: Status) -> bool:
+def is_allowed(verb: Verb, status: Status) -> bool:
     """Return whether ``verb`` has a move that leaves from ``status`` (verbs without a move: always)."""
     return verb.move is None or status in MOVES[verb.move].sources
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from wakeboard.core.leases import IS_HEARD, is_heard
+from wakeboard.core.leases import IS_ALIVE, is_alive
 from wakeboard.core.time.clock_skew import is_ahead, is_before, is_since, latest
 from wakeboard.database.read import read_all, read_flag
 
@@ -40,9 +40,9 @@ _AT_A_TIME = f"""(
             WHERE {_same("beside")} AND beside.started_at > w.seen_at AND beside.started_at <= same.started_at
                 AND (beside.stopped_at IS NULL OR beside.stopped_at > same.started_at)
         )"""
-REPLACED = f"""NOT {IS_HEARD} AND NOT w.is_tick AND (
+REPLACED = f"""NOT {IS_ALIVE} AND NOT w.is_tick AND (
         SELECT max({_AT_A_TIME}) FILTER (WHERE same.started_at > w.seen_at)
-            >= count(*) FILTER (WHERE same.stopped_at IS NULL AND NOT {is_heard("same")})
+            >= count(*) FILTER (WHERE same.stopped_at IS NULL AND NOT {is_alive("same")})
         FROM wakeboard.workers AS same WHERE {_same("same")} AND same.seen_at >= w.seen_at
     ) IS TRUE"""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from wakeboard.core.leases import is_heard, is_held_by, is_stopping
+from wakeboard.core.leases import is_alive, is_held_by, is_stopping
 from wakeboard.core.time.clock_skew import is_since
 
 
@@ -39,19 +39,19 @@ GONE_SECONDS = 86_400
 def is_claiming(worker: str, margin_seconds: int = 0) -> str:
     """Return the SQL that says whether a worker takes new work: it is heard, and was not told otherwise.
 
-    ``worker`` is the name of its row in the query, ``margin_seconds`` that of ``is_heard``.
+    ``worker`` is the name of its row in the query, ``margin_seconds`` that of ``is_alive``.
     """
-    return f"({is_heard(worker, margin_seconds)} AND NOT {_is_told_not_to(worker)})"
+    return f"({is_alive(worker, margin_seconds)} AND NOT {_is_told_not_to(worker)})"
 
 
 def is_leaving(worker: str) -> str:
     """Return the SQL that says whether a worker is heard and takes nothing new: it drains or stops."""
-    return f"({is_heard(worker)} AND {_is_told_not_to(worker)})"
+    return f"({is_alive(worker)} AND {_is_told_not_to(worker)})"
 
 
 def is_draining(worker: str) -> str:
     """Return the SQL that says whether a worker drains and does not stop: to undrain it lets it claim."""
-    return f"({is_heard(worker)} AND {_is_told_to_drain(worker)} AND NOT {is_stopping(worker)})"
+    return f"({is_alive(worker)} AND {_is_told_to_drain(worker)} AND NOT {is_stopping(worker)})"
 
 
 def is_finishing(run: str) -> str:
@@ -72,7 +72,7 @@ def rank(worker: str) -> str:
     rules = (
         ("stopped", f"{worker}.stopped_at IS NOT NULL"),
         ("gone", f"{worker}.seen_at < now() - make_interval(secs => {GONE_SECONDS})"),
-        ("silent", f"NOT {is_heard(worker)}"),
+        ("silent", f"NOT {is_alive(worker)}"),
         ("stopping", is_stopping(worker)),
         ("draining", _is_told_to_drain(worker)),
         ("busy", f"{worker}.running > 0"),

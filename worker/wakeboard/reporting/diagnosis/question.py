@@ -5,7 +5,7 @@ Cheap on a table of ten million runs: each count goes along an index that was ma
 
 from __future__ import annotations
 
-from wakeboard.core.leases import IS_HEARD
+from wakeboard.core.leases import IS_ALIVE
 from wakeboard.core.states import CLAIMABLE, sql_list
 from wakeboard.reporting import worker_states
 
@@ -64,7 +64,7 @@ CROSS JOIN LATERAL (
         count(*) FILTER (WHERE {_DRAINS}) AS draining,
         coalesce(sum(w.concurrency) FILTER (WHERE {_TAKES}), 0)::bigint AS slots,
         coalesce(sum(w.running) FILTER (WHERE {_TAKES}), 0)::bigint AS busy
-    FROM wakeboard.workers AS w WHERE {IS_HEARD}
+    FROM wakeboard.workers AS w WHERE {IS_ALIVE}
 ) AS living
 WHERE r.id = %(id)s AND r.status IN ({_CLAIMABLE})
 """

@@ -9,7 +9,7 @@ from wakeboard.cli.commands.import_crontab import IS_OF_UNKNOWN_USER
 from wakeboard.cli.reach import Connection, one, rows
 from wakeboard.core import leases
 from wakeboard.core.builtin_payloads import COMMAND_TYPE, command_type
-from wakeboard.core.leases import IS_HEARD
+from wakeboard.core.leases import IS_ALIVE
 from wakeboard.core.time.clock_skew import AHEAD, is_ahead
 from wakeboard.reporting import heartbeats, worker_states
 from wakeboard.reporting.broken_schedules import MOST, broken_schedules
@@ -20,7 +20,7 @@ MANY_LOOPS = 4
 NAMED = 5
 
 WORKERS = f"""
-SELECT count(*) FILTER (WHERE {IS_HEARD}) AS alive, count(*) FILTER (WHERE NOT {IS_HEARD}) AS silent,
+SELECT count(*) FILTER (WHERE {IS_ALIVE}) AS alive, count(*) FILTER (WHERE NOT {IS_ALIVE}) AS silent,
     count(*) FILTER (WHERE {worker_states.is_claiming("w")}) AS claiming,
     count(*) FILTER (WHERE {worker_states.is_draining("w")}) AS draining
 FROM wakeboard.workers AS w WHERE w.stopped_at IS NULL AND NOT w.is_tick
