@@ -24,7 +24,7 @@ from tests.support.factories import (
     insert,
 )
 from wakeboard.config.settings import Settings
-from wakeboard.core.errors.error_groups import written
+from wakeboard.core.errors.error_groups import format_fingerprint
 from wakeboard_dashboard import create_app
 
 pytestmark = pytest.mark.browser
@@ -178,7 +178,7 @@ def a_failing_group(connection: Connection) -> str:
         an_attempt(
             connection, run, outcome="failed", error_code="E" * 90, error_group=number, traceback=trace
         )
-    return written(number)
+    return format_fingerprint(number)
 
 
 def fill(rule: str, filling: dict[str, list[str]]) -> list[str]:

@@ -11,7 +11,7 @@ from tests.browser.test_every_page import A_LITTLE_LATER, DESK, PAINTED, PHONE, 
 from tests.conftest import Connection
 from tests.support.browsers import Dashboard, profile, serving
 from tests.support.factories import a_run, an_attempt
-from wakeboard.core.errors.error_groups import read
+from wakeboard.core.errors.error_groups import parse_fingerprint
 
 pytestmark = pytest.mark.browser
 
@@ -47,7 +47,7 @@ def total(found: list[list[object]]) -> float:
 
 def fail(connection: Connection, code: str, group: str | None = None) -> None:
     """Let a run die of an error."""
-    number = group and read(group)
+    number = group and parse_fingerprint(group)
     run = a_run(connection, "dead", error_code=code, error_group=number, attempts=0)
     an_attempt(
         connection,

@@ -17,7 +17,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import assert_fragments_match, one_line
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_definition, a_group, a_run, a_worker, age, an_attempt, from_now, rows
-from wakeboard.core.errors.error_groups import group_of, written
+from wakeboard.core.errors.error_groups import format_fingerprint, group_of
 from wakeboard_dashboard.queries import groups
 from wakeboard_dashboard.views import error_group
 from wakeboard_dashboard.views.error_group import starts
@@ -68,12 +68,12 @@ def test_failures_of_one_code_and_type_with_other_words_stand_apart(
     failures(connection, None)  # type: ignore[arg-type]
     found = {item["fingerprint"]: item for item in listed(client)}
     assert {name: item["count"] for name, item in found.items()} == {
-        written(down): 2, written(full): 1, None: 1,
+        format_fingerprint(down): 2, format_fingerprint(full): 1, None: 1,
     }  # fmt: skip
-    assert found[written(full)]["template"] == "mailbox <value> is full"
+    assert found[format_fingerprint(full)]["template"] == "mailbox <value> is full"
     assert (found[None]["state"], found[None]["error_group"]) == (None, None)
     page = html(client, "/errors")
-    assert f'href="/errors/{written(down)}"' in page and 'href="/errors/smtp_down"' in page
+    assert f'href="/errors/{format_fingerprint(down)}"' in page and 'href="/errors/smtp_down"' in page
     assert "mailbox &lt;value&gt; is full" in page
 
 
@@ -110,7 +110,7 @@ def test_failures_whose_group_is_no_longer_kept_stand_by_code_and_type(
     gone, kept = listed(client)
     assert (gone["error_code"], gone["job_type"], gone["error_group"]) == ("smtp_down", "mail", down)
     assert (gone["fingerprint"], gone["count"]) == (None, 2)
-    assert (kept["fingerprint"], kept["count"]) == (written(full), 1)
+    assert (kept["fingerprint"], kept["count"]) == (format_fingerprint(full), 1)
 
 
 @pytest.mark.parametrize(
@@ -130,12 +130,12 @@ def test_a_group_is_new_back_ongoing_or_quiet(
     failures(connection, number)
     (item,) = listed(client)
     assert item["state"] == state
-    assert [item["fingerprint"] for item in listed(client, f"state={state}")] == [written(number)]
+    assert [item["fingerprint"] for item in listed(client, f"state={state}")] == [format_fingerprint(number)]
     others = ",".join(each for each in groups.STATES if each != state)
     assert listed(client, f"state={others}") == []
-    for path in ("/errors", f"/errors/{written(number)}"):
+    for path in ("/errors", f"/errors/{format_fingerprint(number)}"):
         assert f"</svg>{word}</span>" in html(client, path)
-    assert client.get(f"/errors/{written(number)}.json").get_json()["state"] == state
+    assert client.get(f"/errors/{format_fingerprint(number)}.json").get_json()["state"] == state
 
 
 def test_muted_groups_are_shown_apart_with_who_until_when_and_why(
@@ -150,10 +150,10 @@ def test_muted_groups_are_shown_apart_with_who_until_when_and_why(
         (heard, False, 1), (loud, True, 3), (silent, True, 0),
     ]  # fmt: skip
     before, _, after = html(client, "/errors").partition('<h2 id="muted">')
-    assert written(heard) in before and written(loud) not in before
-    assert written(loud) in after and "anna" in after and "provider is down" in after
+    assert format_fingerprint(heard) in before and format_fingerprint(loud) not in before
+    assert format_fingerprint(loud) in after and "anna" in after and "provider is down" in after
     assert [item["error_group"] for item in listed(client, "type=report")] == [silent]
-    assert f"{written(loud)}/unmute" in html(client, "/errors")
+    assert f"{format_fingerprint(loud)}/unmute" in html(client, "/errors")
 
 
 def test_the_same_failure_of_other_types_is_told(client: FlaskClient, connection: Connection) -> None:
@@ -165,8 +165,8 @@ def test_the_same_failure_of_other_types_is_told(client: FlaskClient, connection
         "mail": ["report"], "report": ["mail"],
     }  # fmt: skip
     assert "also in 1 type" in html(client, "/errors")
-    body = client.get(f"/errors/{written(mail)}.json").get_json()
-    assert body["also_in"] == [{"job_type": "report", "fingerprint": written(report)}]
+    body = client.get(f"/errors/{format_fingerprint(mail)}.json").get_json()
+    assert body["also_in"] == [{"job_type": "report", "fingerprint": format_fingerprint(report)}]
 
 
 def test_the_runs_of_a_group_are_found_by_their_own_filter(
@@ -176,15 +176,15 @@ def test_the_runs_of_a_group_are_found_by_their_own_filter(
     dead = a_run(connection, "dead", error_group=number)
     went_on = a_run(connection, "succeeded", error_group=number)
     a_run(connection, "dead")
-    assert f"/runs?status=dead&amp;group={written(number)}" in html(client, "/errors")
+    assert f"/runs?status=dead&amp;group={format_fingerprint(number)}" in html(client, "/errors")
 
     def found(query: str) -> list[int]:
         return [item["id"] for item in client.get(f"/runs.json?{query}").get_json()["items"]]
 
-    assert found(f"group={written(number)}") == [went_on, dead]
-    assert found(f"group={written(number)}&status=dead,failed") == [dead]
-    assert found(f"group={written(number)}&error=smtp_down") == [dead]
-    assert found(f"group={written(number)}&since=1h&q=mail") == [went_on, dead]
+    assert found(f"group={format_fingerprint(number)}") == [went_on, dead]
+    assert found(f"group={format_fingerprint(number)}&status=dead,failed") == [dead]
+    assert found(f"group={format_fingerprint(number)}&error=smtp_down") == [dead]
+    assert found(f"group={format_fingerprint(number)}&since=1h&q=mail") == [went_on, dead]
     assert found("group=0000000000001") == []
     for wrong in ("1", "x", "0" * 14, "A" * 13):
         assert client.get(f"/runs?group={wrong}").status_code == 400
@@ -216,14 +216,14 @@ def busy(connection: Connection) -> int:
 
 
 def test_a_group_tells_what_it_is_and_where_it_was_met(client: FlaskClient, busy: int) -> None:
-    page = html(client, f"/errors/{written(busy)}")
+    page = html(client, f"/errors/{format_fingerprint(busy)}")
     for words in (
         "order &lt;n&gt; is gone", "<code>crm.py in send</code>", "ongoing", "after 10 d",
         "1 dead", "1 failed", "1 succeeded", "shop-1", "4 in the window",
-        f'href="/runs/bulk/retry?group={written(busy)}&amp;status=dead,failed"', "run 900",
+        f'href="/runs/bulk/retry?group={format_fingerprint(busy)}&amp;status=dead,failed"', "run 900",
     ):  # fmt: skip
         assert words in page, words
-    body = client.get(f"/errors/{written(busy)}.json").get_json()
+    body = client.get(f"/errors/{format_fingerprint(busy)}.json").get_json()
     assert body["runs"] == {
         "queued": 0, "running": 0, "succeeded": 1, "failed": 1, "dead": 1, "cancelled": 0,
     }  # fmt: skip
@@ -237,7 +237,7 @@ def test_a_group_tells_what_it_is_and_where_it_was_met(client: FlaskClient, busy
 def test_by_worker_the_newest_failures_are_counted_and_the_page_says_so(
     client: FlaskClient, busy: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path, says = f"/errors/{written(busy)}", "Of the newest 3 failures of the window."
+    path, says = f"/errors/{format_fingerprint(busy)}", "Of the newest 3 failures of the window."
     assert says not in html(client, path)
     assert not client.get(f"{path}.json").get_json()["workers_capped"]
     monkeypatch.setattr(groups, "WORKERS_CAP", 3)
@@ -252,7 +252,7 @@ def test_where_more_workers_failed_than_are_shown_the_page_says_both(
 ) -> None:
     monkeypatch.setattr(groups, "MOST_WORKERS", 1)
     monkeypatch.setattr(groups, "WORKERS_CAP", 4)
-    page = html(client, f"/errors/{written(busy)}")
+    page = html(client, f"/errors/{format_fingerprint(busy)}")
     assert "Shown are 1 of 2 workers, those with the most." in page
     assert "Of the newest 4 failures of the window." in page
 
@@ -260,7 +260,7 @@ def test_where_more_workers_failed_than_are_shown_the_page_says_both(
 def test_a_group_with_as_many_runs_as_are_counted_says_so_in_json(
     client: FlaskClient, busy: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address = f"/errors/{written(busy)}.json"
+    address = f"/errors/{format_fingerprint(busy)}.json"
     assert not client.get(address).get_json()["runs_capped"]
     monkeypatch.setattr(groups, "RUNS_CAP", 1)
     assert client.get(address).get_json()["runs_capped"]
@@ -272,7 +272,7 @@ def test_where_counting_stopped_a_number_says_so() -> None:
 
 
 def test_the_lines_of_ones_own_code_are_marked_in_the_trace(client: FlaskClient, busy: int) -> None:
-    page = html(client, f"/errors/{written(busy)}")
+    page = html(client, f"/errors/{format_fingerprint(busy)}")
     assert "<mark>  File &#34;/srv/shop/crm.py&#34;, line 88, in send</mark>" in page
     assert "<mark>    dial()</mark>" in page and "<mark>    raise err" not in page
     assert "<mark>" in html(client, "/errors/smtp_down")
@@ -281,7 +281,7 @@ def test_the_lines_of_ones_own_code_are_marked_in_the_trace(client: FlaskClient,
 def test_the_trend_is_by_hour_or_by_day_and_its_numbers_are_in_a_table(
     client: FlaskClient, busy: int
 ) -> None:
-    path = f"/errors/{written(busy)}"
+    path = f"/errors/{format_fingerprint(busy)}"
     body = client.get(f"{path}.json?since=1d").get_json()
     assert body["by"] == "hour" and len(body["trend"]) in (24, 25) and body["count"] == 2
     body = client.get(f"{path}.json?by=hour").get_json()
@@ -330,7 +330,7 @@ def test_the_runs_of_a_group_come_in_pages_and_by_state(client: FlaskClient, con
     number = a_group(connection)
     made = [a_run(connection, "dead", error_group=number, attempts=0) for _ in range(5)]
     a_run(connection, "succeeded", error_group=number, attempts=0)
-    path = f"/errors/{written(number)}"
+    path = f"/errors/{format_fingerprint(number)}"
     body = client.get(f"{path}.json?status=dead&limit=2").get_json()
     seen = [item["id"] for item in body["items"]]
     while body["next"]:
@@ -349,7 +349,7 @@ def test_a_group_that_is_gone_is_not_found_and_no_code_is_taken_for_one(
         answer = client.get(path)
         assert answer.status_code == 404 and "There is no error group 0123456789abc" in answer.text
     assert "No failure with this code" in html(client, "/errors/0123456789ab")
-    assert client.get(f"/errors/{written(a_group(connection))}?colour=red").status_code == 400
+    assert client.get(f"/errors/{format_fingerprint(a_group(connection))}?colour=red").status_code == 400
 
 
 def test_what_is_shown_live_is_what_is_shown_at_first(
@@ -358,8 +358,8 @@ def test_what_is_shown_live_is_what_is_shown_at_first(
     a_group(connection, code="x", muted_until="1 hour", muted_by="anna")
     for path in (
         "/errors?state=back,ongoing",
-        f"/errors/{written(busy)}",
-        f"/errors/{written(busy)}?since=1d",
+        f"/errors/{format_fingerprint(busy)}",
+        f"/errors/{format_fingerprint(busy)}?since=1d",
     ):
         assert_fragments_match(client, path)
 
@@ -386,7 +386,7 @@ def test_secrets_are_in_no_shape_of_a_group(client: FlaskClient, connection: Con
     number = a_group(connection, message=words)
     failures(connection, number, error=words, traceback=words)
     a_run(connection, "dead", error_group=number, last_error=words)
-    path = f"/errors/{written(number)}"
+    path = f"/errors/{format_fingerprint(number)}"
     for shape in ("/errors", "/errors.json", "/errors.csv", path, f"{path}.json", f"{path}.csv"):
         assert b"hunter2" not in client.get(shape).data, shape
 
@@ -395,7 +395,7 @@ def test_an_attempt_leads_to_its_group(client: FlaskClient, connection: Connecti
     number = a_group(connection)
     run = a_run(connection, "dead", error_group=number, attempts=1, failures=1)
     page = html(client, f"/runs/{run}")
-    assert page.count(f'href="/errors/{written(number)}"') == 2
+    assert page.count(f'href="/errors/{format_fingerprint(number)}"') == 2
 
 
 def test_a_night_knows_a_group_by_its_own_first_time(client: FlaskClient, connection: Connection) -> None:
@@ -405,7 +405,7 @@ def test_a_night_knows_a_group_by_its_own_first_time(client: FlaskClient, connec
         failures(connection, number, ago="30 minutes")
     body = client.get("/night.json?since=24h").get_json()
     assert {item["error_group"]: item["is_new"] for item in body["failures"]} == {old: False, new: True}
-    assert f'href="/errors/{written(new)}?since=' in html(client, "/night?since=24h")
+    assert f'href="/errors/{format_fingerprint(new)}?since=' in html(client, "/night?since=24h")
 
 
 # ---- verbs ------------------------------------------------------------------------------------------
@@ -414,7 +414,7 @@ def test_a_night_knows_a_group_by_its_own_first_time(client: FlaskClient, connec
 def test_a_mute_is_asked_for_then_done_and_undone_without_a_script(
     client: FlaskClient, connection: Connection
 ) -> None:
-    path = f"/errors/{written(a_group(connection))}"
+    path = f"/errors/{format_fingerprint(a_group(connection))}"
     asked = html(client, f"{path}/mute")
     assert '<select name="for">' in asked and "Alerts of failures and dead runs leave it out" in asked
     answer = client.post(f"{path}/mute", data={"for": "8h", "reason": "provider is down", "next": path})
@@ -429,7 +429,7 @@ def test_a_mute_is_asked_for_then_done_and_undone_without_a_script(
 
 
 def test_a_mute_must_have_one_end(client: FlaskClient, connection: Connection) -> None:
-    path = f"/errors/{written(a_group(connection))}/mute"
+    path = f"/errors/{format_fingerprint(a_group(connection))}/mute"
     as_json = {"Accept": "application/json"}
     for wrong in (
         {}, {"for": ""}, {"for": "7d", "until": "2030-01-01"}, {"for": "for ever"}, {"for": "200d"},
@@ -468,14 +468,14 @@ def test_a_code_that_ends_like_a_verb_has_its_page(client: FlaskClient, connecti
     for code in ("nosuch/mute", "mute", "a/mute/b"):
         number = a_group(connection, code=code)
         failures(connection, number, error_code=code)
-        assert f'href="/errors/{written(number)}' in html(client, f"/errors/{code}")
+        assert f'href="/errors/{format_fingerprint(number)}' in html(client, f"/errors/{code}")
         assert client.get(f"/errors/{code}.json").get_json()["error_code"] == code
         assert client.put(f"/errors/{code}").status_code == 405
     assert client.post("/errors/nosuch").status_code == 405
 
 
 def test_htmx_gets_a_toast(client: FlaskClient, connection: Connection) -> None:
-    path = f"/errors/{written(a_group(connection))}"
+    path = f"/errors/{format_fingerprint(a_group(connection))}"
     answer = client.post(f"{path}/mute", data={"for": "1h"}, headers={"HX-Request": "true"})
     assert answer.status_code == 200 and "is muted until" in answer.text
     assert answer.headers["HX-Trigger"] == "live:now"
@@ -487,8 +487,8 @@ def test_a_person_who_retries_a_group_is_led_to_its_preview_and_a_program_begins
     number = a_group(connection)
     run = a_run(connection, "dead", error_group=number)
     path, preview = (
-        f"/errors/{written(number)}",
-        f"/runs/bulk/retry?group={written(number)}&status=dead,failed",
+        f"/errors/{format_fingerprint(number)}",
+        f"/runs/bulk/retry?group={format_fingerprint(number)}&status=dead,failed",
     )
     assert "1 dead and 0 waiting" in html(client, f"{path}/retry")
     answer = client.post(f"{path}/retry")
@@ -514,15 +514,15 @@ def test_what_the_runs_of_a_group_do_not_need_is_not_offered(
 ) -> None:
     number = a_group(connection)
     a_run(connection, status, error_group=number)
-    live = html(client, f"/_fragments/errors/{written(number)}/facts")
+    live = html(client, f"/_fragments/errors/{format_fingerprint(number)}/facts")
     for verb in ("retry", "cancel"):
-        assert (f'href="/runs/bulk/{verb}?group={written(number)}' in live) is (verb in offered)
+        assert (f'href="/runs/bulk/{verb}?group={format_fingerprint(number)}' in live) is (verb in offered)
     for reason in ("No run of this group fails now", "No run of this group is dead"):
         assert (f'disabled title="{reason}"' in live) is (reason in refused)
 
 
 def test_viewers_look_and_may_not_mute(as_role: AsRole, connection: Connection) -> None:
-    path = f"/errors/{written(a_group(connection))}"
+    path = f"/errors/{format_fingerprint(a_group(connection))}"
     viewer = as_role("viewer")
     page = html(viewer, path)
     assert f'href="{path}/mute"' not in page and "Needs the role operator" in page
@@ -538,7 +538,7 @@ def test_a_group_names_the_schedules_whose_runs_failed_so(
 ) -> None:
     number = a_group(connection, "command", code="exit_1", message="")
     made = {name: a_definition(connection, name, job_type="command") for name in ("backup", "sweep", "gone")}
-    path = f"/errors/{written(number)}"
+    path = f"/errors/{format_fingerprint(number)}"
 
     def fail(definition: int | None, count: int) -> int:
         for _ in range(count):
@@ -566,7 +566,7 @@ def test_a_group_names_the_schedules_whose_runs_failed_so(
         "(failed so in the window)"
     )
     links = [unescape(each) for each in re.findall(r'href="([^"]+)"', said)]
-    assert links[0] == f"/runs?schedule=sweep&group={written(number)}"
+    assert links[0] == f"/runs?schedule=sweep&group={format_fingerprint(number)}"
     found = [client.get(link.replace("/runs?", "/runs.json?")).get_json()["items"] for link in links]
     assert [len(items) for items in found] == [3, 2, 1] and found[0][0]["id"] == swept
     body = client.get(f"{path}.json").get_json()
@@ -593,7 +593,7 @@ def test_of_many_schedules_some_are_named_and_of_many_failures_the_newest_counte
             FROM made""",
             (definition, number, place, number),
         )
-    path = f"/errors/{written(number)}"
+    path = f"/errors/{format_fingerprint(number)}"
     (said,) = re.findall(r"<dt>Schedules</dt> ?<dd>(.*?)</dd>", one_line(html(client, path)))
     assert "(of the newest 200 failures of the window)" in said and "line-5" not in said
     assert client.get(f"{path}.json").get_json()["schedules_capped"]
@@ -628,7 +628,7 @@ def test_no_page_of_a_group_reads_a_whole_table(
     connection.execute("VACUUM ANALYZE wakeboard.job_runs, wakeboard.job_attempts, wakeboard.error_groups")
     asked: list[tuple[str, Any]] = []
     overhear(app, lambda sql, values: asked.append((sql, values)))
-    name = written(numbers[0])
+    name = format_fingerprint(numbers[0])
     for path in (
         "/errors", f"/errors/{name}", f"/errors/{name}?since=30d", f"/errors/{name}?status=dead",
         f"/runs?group={name}", f"/runs?group={name}&status=dead,failed", f"/runs?group={name}&q=x",

@@ -19,7 +19,7 @@ from tests.conftest import Connection
 from tests.support.factories import a_definition, a_group, a_run, status
 from tests.support.workers.bulk_operations import begin
 from wakeboard import cli
-from wakeboard.core.errors.error_groups import written
+from wakeboard.core.errors.error_groups import format_fingerprint
 from wakeboard.reporting.filters import audit, runs, search
 from wakeboard.reporting.filters.line import read_line
 from wakeboard.reporting.filters.values import Field, FilterError, FilterValues, read_pairs
@@ -118,7 +118,7 @@ def test_every_filter_of_a_page_is_looked_at(
 ) -> None:
     a_run(connection, "dead")
     a_definition(connection, "x")
-    group = written(a_group(connection))
+    group = format_fingerprint(a_group(connection))
     address = path.format(group=group, operation=begin(connection, "retry"))
     looked = heard(monkeypatch)
     tried = set()
@@ -251,7 +251,7 @@ def test_the_controls_that_a_form_leaves_empty_ask_for_nothing(
     if path == "/overview":
         return
     a_run(connection, "dead")
-    group = written(a_group(connection))
+    group = format_fingerprint(a_group(connection))
     address = path.format(group=group, operation=begin(connection, "retry"))
     html = client.get(address).get_data(as_text=True)
     for form in re.findall(r'<form [^>]*method="get".*?</form>', html, re.DOTALL):
@@ -294,7 +294,7 @@ def test_words_that_look_like_a_path_are_still_text_in_quotes() -> None:
 def test_a_stretch_of_time_upside_down_is_refused_on_every_page(
     path: str, client: FlaskClient, connection: Connection
 ) -> None:
-    address = path.format(group=written(a_group(connection)), operation=0)
+    address = path.format(group=format_fingerprint(a_group(connection)), operation=0)
     for query in ("since=1h&until=1d", "since=2026-11-21&until=2026-11-20"):
         for twin in ("", ".json"):
             answer = client.get(f"{address}{twin}?{query}", headers=JSON)

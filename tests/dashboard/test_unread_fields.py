@@ -7,7 +7,7 @@ from flask.testing import FlaskClient
 
 from tests.conftest import Connection
 from tests.support.factories import a_definition, a_group, a_run, rows
-from wakeboard.core.errors.error_groups import written
+from wakeboard.core.errors.error_groups import format_fingerprint
 
 JSON = {"Accept": "application/json"}
 
@@ -37,7 +37,7 @@ def test_a_field_that_nobody_reads_is_named_and_nothing_is_done(
 ) -> None:
     a_definition(connection, "nightly")
     run, group = a_run(connection, "dead"), a_group(connection)
-    answer = client.post(path.format(run=run, group=written(group)), json=sent, headers=JSON)
+    answer = client.post(path.format(run=run, group=format_fingerprint(group)), json=sent, headers=JSON)
     assert answer.status_code == 400
     assert sentence in answer.get_json()["message"] and answer.get_json()["message"].endswith(
         "Nothing was done."

@@ -11,14 +11,14 @@ import pytest
 
 from tests.support.processes import ROOT, surroundings
 from wakeboard.core.errors.error_groups import (
-    ANYWHERE,
+    CODES_WITHOUT_FRAME,
     group_of,
     is_own,
-    lines_of,
     lost_group,
     own_frame,
-    read,
+    parse_fingerprint,
     template_of,
+    trace_lines,
 )
 
 STDLIB = sysconfig.get_path("stdlib")
@@ -100,7 +100,7 @@ def test_another_release_in_another_folder_with_other_lines_finds_the_same_group
     assert group_of("mail", "OSError", "gone", old) == group_of("mail", "OSError", "gone", new)
 
 
-@pytest.mark.parametrize("code", sorted(ANYWHERE))
+@pytest.mark.parametrize("code", sorted(CODES_WITHOUT_FRAME))
 def test_where_a_stopped_handler_stood_does_not_part_its_failures(code: str) -> None:
     here = group_of("mail", code, "stopped", TRACE.format(release="1", line=1))
     assert here == group_of("mail", code, "stopped") and here.frame is None
@@ -117,7 +117,7 @@ def test_python_packages_and_this_product_are_not_the_authors_code() -> None:
 
 
 def test_a_trace_shows_which_lines_are_the_authors() -> None:
-    own = [line.text.strip() for line in lines_of(TRACE.format(release="1", line=1)) if line.is_own]
+    own = [line.text.strip() for line in trace_lines(TRACE.format(release="1", line=1)) if line.is_own]
     assert own == [
         'File "/srv/releases/1/shop/invoices.py", line 1, in send_invoice',
         "send(customer.address)",
@@ -146,10 +146,10 @@ def test_a_group_has_the_same_number_in_every_process_and_version() -> None:
 def test_a_number_is_exact_in_every_reader_of_json_and_is_read_back() -> None:
     for number in range(300):
         group = group_of("mail", f"code{number}", "x" * number)
-        assert 0 < group.id < 2**53 and read(group.fingerprint) == group.id
+        assert 0 < group.id < 2**53 and parse_fingerprint(group.fingerprint) == group.id
     for wrong in ("", "x", "0" * 12, "0" * 14, "A" * 13, "0x00000000001", " 000000000001"):
         with pytest.raises(ValueError, match="is no error group"):
-            read(wrong)
+            parse_fingerprint(wrong)
 
 
 def test_the_worst_message_and_trace_cost_little_and_stay_short() -> None:

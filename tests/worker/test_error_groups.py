@@ -25,11 +25,11 @@ from tests.support.factories import (
     status,
 )
 from wakeboard import queue as transitions
-from wakeboard.core.errors.error_groups import group_of, lost_group, written
+from wakeboard.core.errors.error_groups import format_fingerprint, group_of, lost_group
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor
-from wakeboard.queue import errors
+from wakeboard.queue import error_groups
 from wakeboard.runtime.loop import record
 from wakeboard.runtime.loop.record import ErrorGroupThrottle
 
@@ -54,7 +54,7 @@ def test_the_first_failure_makes_its_group(connection: Connection) -> None:
     run_id = a_failure(connection, code="OSError", frame="crm.py in send")
     found = the_group(connection)
     assert row(connection, run_id)["error_group"] == attempts(connection, run_id)[0]["error_group"] == 7
-    assert found["fingerprint"] == written(7) == "0000000000007"
+    assert found["fingerprint"] == format_fingerprint(7) == "0000000000007"
     assert (found["error_code"], found["job_type"], found["template"]) == ("OSError", "mail", "gone")
     assert (found["frame"], found["first_run_id"], found["returned_at"]) == ("crm.py in send", run_id, None)
     assert found["first_seen_at"] == found["last_seen_at"]
@@ -195,8 +195,8 @@ def test_what_is_remembered_of_groups_is_bounded(monkeypatch: pytest.MonkeyPatch
 
 def test_a_mute_has_an_end_a_reason_and_a_name(connection: Connection) -> None:
     number = a_group(connection)
-    answer = errors.mute(connection, written(number), 3600, ANNA, "provider is down")
-    assert (answer.result, answer.status, answer.id) == ("done", "muted", written(number))
+    answer = error_groups.mute(connection, format_fingerprint(number), 3600, ANNA, "provider is down")
+    assert (answer.result, answer.status, answer.id) == ("done", "muted", format_fingerprint(number))
     found = the_group(connection, number)
     assert (found["muted_by"], found["muted_reason"]) == ("anna", "provider is down")
     assert found["muted_until"] - found["muted_at"] == timedelta(hours=1)
@@ -208,24 +208,24 @@ def test_a_mute_has_an_end_a_reason_and_a_name(connection: Connection) -> None:
 @pytest.mark.parametrize("seconds", [0, -1, 59, 91 * 86_400, float("inf"), float("nan"), 1e300])
 def test_a_mute_without_a_sensible_end_is_refused(connection: Connection, seconds: float) -> None:
     number = a_group(connection)
-    answer = errors.mute(connection, written(number), seconds, ANNA)
+    answer = error_groups.mute(connection, format_fingerprint(number), seconds, ANNA)
     assert answer.result == "invalid" and "1 minute to 90 days" in answer.message
     assert the_group(connection, number)["muted_until"] is None
 
 
 def test_muting_again_moves_the_end(connection: Connection) -> None:
-    fingerprint = written(a_group(connection))
-    errors.mute(connection, fingerprint, 86_400, ANNA, "why")
-    assert errors.mute(connection, fingerprint, 60, Actor("bob", Role.ADMIN, "web")).changed
+    fingerprint = format_fingerprint(a_group(connection))
+    error_groups.mute(connection, fingerprint, 86_400, ANNA, "why")
+    assert error_groups.mute(connection, fingerprint, 60, Actor("bob", Role.ADMIN, "web")).changed
     found = rows(connection, "error_groups")[0]
     assert (found["muted_by"], found["muted_reason"]) == ("bob", None)
 
 
 def test_unmuting_what_is_not_muted_changes_nothing(connection: Connection) -> None:
-    fingerprint = written(a_group(connection, muted_until=from_now("-1 second")))
-    assert errors.unmute(connection, fingerprint, ANNA).result == "already"
-    errors.mute(connection, fingerprint, 60, ANNA)
-    assert errors.unmute(connection, fingerprint, ANNA).result == "done"
+    fingerprint = format_fingerprint(a_group(connection, muted_until=from_now("-1 second")))
+    assert error_groups.unmute(connection, fingerprint, ANNA).result == "already"
+    error_groups.mute(connection, fingerprint, 60, ANNA)
+    assert error_groups.unmute(connection, fingerprint, ANNA).result == "done"
     found = rows(connection, "error_groups")[0]
     assert {found[f"muted_{name}"] for name in ("until", "at", "by", "reason")} == {None}
 
@@ -235,8 +235,8 @@ def test_unmuting_what_is_not_muted_changes_nothing(connection: Connection) -> N
 )
 def test_a_group_that_does_not_exist_is_missing(connection: Connection, fingerprint: str) -> None:
     for answer in (
-        errors.mute(connection, fingerprint, 60, ANNA),
-        errors.unmute(connection, fingerprint, ANNA),
+        error_groups.mute(connection, fingerprint, 60, ANNA),
+        error_groups.unmute(connection, fingerprint, ANNA),
     ):
         assert answer.result == "missing"
 

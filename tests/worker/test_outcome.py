@@ -29,8 +29,8 @@ from wakeboard.core.outcome import (
     Kind,
     Permanent,
     Retryable,
-    answer_for_exception,
-    answer_for_return,
+    result_of_exception,
+    result_of_return,
 )
 from wakeboard.core.retry import delay_seconds
 from wakeboard.core.text.sanitize import clean_text
@@ -63,11 +63,11 @@ def fail(error: BaseException, cause: BaseException | None = None) -> Callable[[
     ("value", "text"), [({"a": [1, "ä"]}, '{"a":[1,"ä"]}'), (0, "0"), ("", '""'), ("\\u0000", '"\\\\u0000"')]
 )
 def test_a_json_value_is_kept_as_text(value: object, text: str) -> None:
-    assert answer_for_return(value) == AttemptResult("returned", result=text)
+    assert result_of_return(value) == AttemptResult("returned", result=text)
 
 
 def test_nothing_returned_is_nothing_kept() -> None:
-    assert answer_for_return(None) == AttemptResult("returned")
+    assert result_of_return(None) == AttemptResult("returned")
 
 
 class _NoJson(dict[str, int]):
@@ -90,7 +90,7 @@ class _NoJson(dict[str, int]):
     ],
 )
 def test_a_result_that_cannot_be_kept_is_noted_and_still_a_success(value: object) -> None:
-    answer = answer_for_return(value)
+    answer = result_of_return(value)
     assert (answer.kind, answer.result) == ("returned", None)
     assert (answer.note or "").startswith("The result was not kept: ")
 
@@ -98,7 +98,7 @@ def test_a_result_that_cannot_be_kept_is_noted_and_still_a_success(value: object
 def test_a_result_that_holds_itself_is_noted() -> None:
     value: list[object] = []
     value.append(value)
-    assert "Circular" in (answer_for_return(value).note or "")
+    assert "Circular" in (result_of_return(value).note or "")
 
 
 class _WithCode(Exception):
@@ -144,22 +144,22 @@ class _Wrapped(Exception):
     ],
 )
 def test_the_error_code_is_the_most_telling_there_is(error: BaseException, code: str) -> None:
-    assert answer_for_exception(error).error_code == code
+    assert result_of_exception(error).error_code == code
 
 
 def test_permanent_types_are_permanent_and_retryable_is_not() -> None:
-    assert answer_for_exception(Permanent("a", "b")).permanent
-    assert answer_for_exception(KeyError("x"), (LookupError,)).permanent
-    assert not answer_for_exception(ValueError("x"), (LookupError,)).permanent
-    assert not answer_for_exception(Retryable("x", after=5), (Retryable,)).permanent
-    assert answer_for_exception(Retryable("x", after=5)).retry_after_seconds == 5.0
+    assert result_of_exception(Permanent("a", "b")).permanent
+    assert result_of_exception(KeyError("x"), (LookupError,)).permanent
+    assert not result_of_exception(ValueError("x"), (LookupError,)).permanent
+    assert not result_of_exception(Retryable("x", after=5), (Retryable,)).permanent
+    assert result_of_exception(Retryable("x", after=5)).retry_after_seconds == 5.0
 
 
 @pytest.mark.parametrize(
     ("after", "seconds"), [(timedelta(minutes=5), 300.0), ("1h30m", 5400.0), ("90", 90.0)]
 )
 def test_a_retry_time_is_given_as_durations_are_elsewhere(after: Any, seconds: float) -> None:
-    assert answer_for_exception(Retryable("x", after=after)).retry_after_seconds == seconds
+    assert result_of_exception(Retryable("x", after=after)).retry_after_seconds == seconds
 
 
 @pytest.mark.parametrize(
@@ -176,14 +176,14 @@ def test_a_retry_time_is_given_as_durations_are_elsewhere(after: Any, seconds: f
 def test_what_a_handler_asks_for_is_the_soonest_and_the_backoff_holds_all_the_same(
     after: float | None, failures: int, soonest: float, latest: float
 ) -> None:
-    answer = answer_for_exception(Retryable("busy", after=after))
+    answer = result_of_exception(Retryable("busy", after=after))
     drawn = [delay_seconds(answer, "exponential 10s cap 30m", failures) for _ in range(200)]
     assert soonest <= min(drawn) and max(drawn) <= latest
     assert max(drawn) - min(drawn) > (latest - soonest) / 2, "runs that were told the same come back apart"
 
 
 def test_a_fixed_rule_waits_exactly_what_was_asked_for_and_never_less_than_itself() -> None:
-    answers = [answer_for_exception(Retryable("busy", after=after)) for after in (0, 7, 90)]
+    answers = [result_of_exception(Retryable("busy", after=after)) for after in (0, 7, 90)]
     assert [delay_seconds(answer, "fixed 7s", 3) for answer in answers] == [7, 7, 90]
 
 
@@ -195,11 +195,11 @@ def test_what_is_no_retry_time_is_refused_and_not_a_retry_too_early(after: Any) 
 
 @pytest.mark.parametrize("after", [float("nan"), -1, 10**400, float("inf"), timedelta(days=5000)])
 def test_a_retry_time_that_cannot_be_is_left_to_the_backoff(after: Any) -> None:
-    assert answer_for_exception(Retryable("x", after=after)).retry_after_seconds is None
+    assert result_of_exception(Retryable("x", after=after)).retry_after_seconds is None
 
 
 def test_the_traceback_names_the_line_and_the_cause() -> None:
-    answer = answer_for_exception(raised(fail(ValueError("outer"), KeyError("inner"))))
+    answer = result_of_exception(raised(fail(ValueError("outer"), KeyError("inner"))))
     text = answer.traceback or ""
     assert text.index("KeyError: 'inner'") < text.index("direct cause") < text.index("ValueError: outer")
     assert "raise error from cause" in text
@@ -216,9 +216,7 @@ def test_what_fails_again_in_the_same_place_tells_the_same_lines_and_its_own_mes
         refuse(order)
 
     def told(way: Callable[[int], None], order: int) -> tuple[str, str]:
-        lines, _, message = (answer_for_exception(raised(lambda: way(order))).traceback or "").rpartition(
-            "\n"
-        )
+        lines, _, message = (result_of_exception(raised(lambda: way(order))).traceback or "").rpartition("\n")
         return lines, message
 
     first = told(at_once, 1)
@@ -231,7 +229,7 @@ def test_the_same_code_in_another_file_fails_in_that_file() -> None:
     for number in range(150):
         code = compile("raise ValueError", f"/srv/release-{number}/jobs.py", "exec")
         for _ in range(2):
-            text = answer_for_exception(raised(partial(exec, code))).traceback or ""
+            text = result_of_exception(raised(partial(exec, code))).traceback or ""
             assert f'File "/srv/release-{number}/jobs.py", line 1' in text
 
 
@@ -243,7 +241,7 @@ def test_the_same_code_in_another_file_fails_in_that_file() -> None:
     ],
 )  # fmt: skip
 def test_an_exit_with_status_0_is_a_success(leave: BaseException) -> None:
-    assert answer_for_exception(leave, (SystemExit,)) == AttemptResult("returned")
+    assert result_of_exception(leave, (SystemExit,)) == AttemptResult("returned")
 
 
 def test_a_command_that_ends_well_is_a_success_and_one_that_does_not_says_its_status() -> None:
@@ -254,7 +252,7 @@ def test_a_command_that_ends_well_is_a_success_and_one_that_does_not_says_its_st
             raise click.ClickException("that went wrong")
 
     answers = [
-        answer_for_exception(raised(lambda words=words: command(words)))  # type: ignore[misc]
+        result_of_exception(raised(lambda words=words: command(words)))  # type: ignore[misc]
         for words in ([], ["--number", "1"], ["--number", "x"], ["--help"])
     ]
     assert [(one.kind, one.error_code, one.message) for one in answers] == [
@@ -278,10 +276,10 @@ def test_a_command_that_ends_well_is_a_success_and_one_that_does_not_says_its_st
 def test_another_exit_is_a_failure_with_its_status_or_its_words(
     leave: BaseException, code: str, message: str
 ) -> None:
-    answer = answer_for_exception(leave)
+    answer = result_of_exception(leave)
     assert (answer.kind, answer.error_code, answer.message) == ("raised", code, message)
     assert not answer.permanent
-    assert answer_for_exception(leave, (SystemExit,)).permanent
+    assert result_of_exception(leave, (SystemExit,)).permanent
 
 
 async def _part(error: BaseException) -> None:
@@ -302,7 +300,7 @@ def in_a_loop(work: Coroutine[Any, Any, None]) -> None:
 
 def answer_of_group(*errors: BaseException, permanent: tuple[type[BaseException], ...] = ()) -> AttemptResult:
     """The answer for a handler whose TaskGroup failed with `errors`."""
-    return answer_for_exception(raised(lambda: in_a_loop(_all_of(*errors))), permanent)
+    return result_of_exception(raised(lambda: in_a_loop(_all_of(*errors))), permanent)
 
 
 def test_a_task_group_fails_as_its_only_exception_does() -> None:
@@ -315,7 +313,7 @@ def test_a_task_group_fails_as_its_only_exception_does() -> None:
 
 def test_of_several_the_first_speaks_and_the_others_are_counted() -> None:
     inner = ExceptionGroup("inner", [KeyError("first"), ExceptionGroup("deeper", [OSError("second")])])
-    answer = answer_for_exception(raised(fail(ExceptionGroup("outer", [inner, ValueError("third")]))))
+    answer = result_of_exception(raised(fail(ExceptionGroup("outer", [inner, ValueError("third")]))))
     assert (answer.error_code, answer.message) == ("KeyError", "'first' (and 2 more)")
     assert "  + OSError: second\n  + ValueError: third\n" in (answer.traceback or "")
     assert (answer.traceback or "").endswith("KeyError: 'first'")
@@ -325,7 +323,7 @@ def test_the_error_group_of_a_task_group_is_its_first_exceptions() -> None:
     def group(answer: AttemptResult) -> int:
         return group_of("t", answer.error_code or "", answer.message, answer.traceback).id
 
-    alone = answer_for_exception(raised(lambda: in_a_loop(_part(ValueError("bad")))))
+    alone = result_of_exception(raised(lambda: in_a_loop(_part(ValueError("bad")))))
     assert group(answer_of_group(ValueError("bad"))) == group(alone)
     assert group(answer_of_group(ValueError("bad"), KeyError(1))) == group(alone)
     assert group(answer_of_group(KeyError(1), ValueError("bad"))) != group(alone)
@@ -344,7 +342,7 @@ def test_a_group_with_a_code_of_its_own_speaks_for_itself() -> None:
     class Several(ExceptionGroup[Exception]):
         error_code = "several"
 
-    answer = answer_for_exception(Several("three of five failed", [ValueError("x")]))
+    answer = result_of_exception(Several("three of five failed", [ValueError("x")]))
     assert (answer.error_code, answer.message) == ("several", "three of five failed (1 sub-exception)")
 
 
@@ -481,7 +479,7 @@ HOSTILE: list[Callable[[], BaseException]] = [
 
 @pytest.mark.parametrize("make", HOSTILE)
 def test_a_hostile_exception_gives_a_clean_answer(make: Callable[[], BaseException]) -> None:
-    answer = answer_for_exception(make())
+    answer = result_of_exception(make())
     assert answer.kind == "raised"
     assert answer.error_code and len(answer.error_code) <= 100
     assert answer.message is not None and len(answer.message) <= 2000
@@ -493,7 +491,7 @@ def test_a_hostile_exception_gives_a_clean_answer(make: Callable[[], BaseExcepti
 
 
 def test_a_deep_traceback_keeps_both_ends() -> None:
-    text = answer_for_exception(raised(deep)).traceback or ""
+    text = result_of_exception(raised(deep)).traceback or ""
     assert "in raised" in text
     assert "frames left out" in text
     assert text.endswith("ValueError: deep")

@@ -16,7 +16,7 @@ import pytest
 
 from tests.conftest import Connection
 from wakeboard import Context, EnqueueError, PlainEncoder, Pool, enqueue, enqueue_many, job, run_now
-from wakeboard.core.outcome import answer_for_return
+from wakeboard.core.outcome import result_of_return
 from wakeboard.core.run_spec import NewRun
 from wakeboard.handlers.registry import JobType
 
@@ -76,7 +76,7 @@ PLAIN: list[tuple[object, object]] = [
 
 @pytest.mark.parametrize(("value", "stored"), PLAIN)
 def test_a_result_is_stored_in_its_plain_form(value: object, stored: object) -> None:
-    answer = answer_for_return(value)
+    answer = result_of_return(value)
     assert answer.note is None
     assert json.loads(str(answer.result)) == stored
 
@@ -93,7 +93,7 @@ def test_a_result_is_stored_in_its_plain_form(value: object, stored: object) -> 
     ],
 )
 def test_a_result_that_is_not_kept_says_which_part_is_to_blame(value: object, where: str) -> None:
-    answer = answer_for_return(value)
+    answer = result_of_return(value)
     assert answer.result is None
     assert where in str(answer.note)
 
@@ -101,7 +101,7 @@ def test_a_result_that_is_not_kept_says_which_part_is_to_blame(value: object, wh
 def test_a_value_without_end_is_looked_at_within_bounds() -> None:
     inside: list[object] = []
     inside += [inside, inside]
-    assert "Circular" in str(answer_for_return({"x": inside}).note)
+    assert "Circular" in str(result_of_return({"x": inside}).note)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from tests.support.processes import wait_until
 from tests.support.workers.pool_handlers import PATIENCE_SECONDS, Gate, gate, heedful, registry, table
 from wakeboard import Context, Permanent, Pool, Retryable, enqueue, job
 from wakeboard.config import log
-from wakeboard.core.outcome import AttemptResult, answer_for_exception
+from wakeboard.core.outcome import AttemptResult, result_of_exception
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.retry import Backoff
 from wakeboard.core.run_spec import EnqueueError
@@ -549,7 +549,7 @@ def test_pool_and_table_wait_equally_long(error: Exception, failures: int) -> No
     kind = JobType("one", heedful, max_attempts=5, backoff="fixed 7s", permanent=(ValueError,))
     ticket = Ticket(1, kind, "{}", None, lambda _: False)
     ticket.failures = failures
-    raised = answer_for_exception(error, kind.permanent)
+    raised = result_of_exception(error, kind.permanent)
     here = decide_for_the_pool(ticket, raised, cancel_asked=False, is_leaving=False)
     there = decide_for_the_table(
         held(failures, kind.backoff), raised, took_seconds=1.0, ended_ns=0, is_stopping=False

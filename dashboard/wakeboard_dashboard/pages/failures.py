@@ -11,7 +11,7 @@ from urllib.parse import quote, urlencode
 
 from sqlalchemy import RowMapping
 
-from wakeboard.core.errors.error_groups import TraceLine, lines_of, written
+from wakeboard.core.errors.error_groups import TraceLine, format_fingerprint, trace_lines
 from wakeboard.core.states import Status
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.queries import groups as kept_groups
@@ -50,7 +50,7 @@ MEANINGS = (
 def trace(sample: RowMapping | None) -> list[TraceLine]:
     """Return the lines of a failure's trace, secrets hidden, the author's own frames marked; none without."""
     text = redact(sample["traceback"]) if sample else None
-    return list(lines_of(text)) if text else []
+    return list(trace_lines(text)) if text else []
 
 
 def state(group: Group, now: datetime) -> str | None:
@@ -65,14 +65,14 @@ def key(group: Group) -> str:
 
 def link(group: Group, query: str = "") -> str:
     """Return the address of the group's page, of its code's page where no group is kept."""
-    path = f"/errors/{written(group.number) if group.number and group.kept else quote(group.code)}"
+    path = f"/errors/{format_fingerprint(group.number) if group.number and group.kept else quote(group.code)}"
     return f"{path}?{query}" if query else path
 
 
 def runs_link(group: Group, status: str = "failed,dead") -> str:
     """Return the list of the runs of ``group`` that are in ``status`` now."""
     if group.number:
-        return f"/runs?status={status}&group={written(group.number)}"
+        return f"/runs?status={status}&group={format_fingerprint(group.number)}"
     query = {"status": status, "type": group.job_type, "error": group.code}
     return f"/runs?{urlencode(query, safe=',')}"
 

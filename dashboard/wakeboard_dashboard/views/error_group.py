@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from flask import Blueprint, abort, g, request
 
-from wakeboard.core.errors.error_groups import read, written
+from wakeboard.core.errors.error_groups import format_fingerprint, parse_fingerprint
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.live import Context, Json, add_page
@@ -141,7 +141,7 @@ def find_workers(fingerprint: str) -> Context:
 
 def kept_group(fingerprint: str) -> ErrorGroupRow:
     """Return the group of ``fingerprint``; a page says so where there is none."""
-    found = groups.one(reading(), read(fingerprint))
+    found = groups.one(reading(), parse_fingerprint(fingerprint))
     if found is None:
         _unknown(fingerprint)
     return found
@@ -268,5 +268,5 @@ add_page(
         "workers": ("errors/_workers.html", find_workers),
     },
 )
-blueprint.add_app_template_filter(written, "fingerprint")
+blueprint.add_app_template_filter(format_fingerprint, "fingerprint")
 blueprint.add_app_template_filter(capped, "capped")

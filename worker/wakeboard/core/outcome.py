@@ -1,7 +1,5 @@
 """What a handler's return or exception means: (returned | raised) → AttemptResult. Pure: no clock, no
 process, no database.
-
-What an exception says of itself is read in ``wakeboard.core.errors.exceptions``.
 """
 
 from __future__ import annotations
@@ -13,16 +11,16 @@ from typing import Literal
 
 from wakeboard.core.errors.exceptions import (
     MESSAGE_CHARACTERS,
+    call_or_none,
     code_of,
-    guarded,
+    leaf_exceptions,
     message_of,
     name_of,
-    parts_of,
-    speaker_of,
+    representative_of,
     traceback_of,
 )
 from wakeboard.core.process.exits import code_of_exit, is_exit, is_success, message_of_exit
-from wakeboard.core.text.plain_json import plain, result_text, what_is_wrong
+from wakeboard.core.text.plain_json import explain_json_error, plain, result_text
 from wakeboard.core.text.sanitize import clean_text
 from wakeboard.core.time.durations import LONGEST_SECONDS, parse_duration
 
@@ -59,7 +57,7 @@ class Retryable(Exception):
 
 
 def _seconds_of(after: object) -> float:
-    """`after` in seconds: what is no duration must not become a retry that comes too early."""
+    """Return `after` in seconds: what is no duration must not become a retry that comes too early."""
     if isinstance(after, timedelta):
         return after.total_seconds()
     if isinstance(after, str):
@@ -101,7 +99,7 @@ class AttemptResult:
 
 PLAIN: dict[str, AttemptResult] = {kind: AttemptResult(kind) for kind in KINDS}
 
-# A person's cancel goes before the deadline that it may have met.
+# In order of precedence: a person's cancel, then the deadline that may have passed as well.
 _STOPS: tuple[tuple[Kind, type[BaseException]], ...] = (
     ("cancelled", Cancelled),
     ("timed_out", DeadlineExceeded),
@@ -109,46 +107,46 @@ _STOPS: tuple[tuple[Kind, type[BaseException]], ...] = (
 _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
-def answer_for_return(value: object) -> AttemptResult:
-    """The answer for a handler that returned `value`: kept as JSON text when it has such a form
-    (`wakeboard.core.text.plain_json`) and is short, else noted."""
+def result_of_return(value: object) -> AttemptResult:
+    """Return the result of a handler that returned `value`: its JSON text when it has such a form
+    (`wakeboard.core.text.plain_json`) and is short, else a note that says why not."""
     if value is None:
         return PLAIN["returned"]
     result, note = _json_text(value)
     return AttemptResult("returned", result=result, note=note)
 
 
-def answer_for_exception(
+def result_of_exception(
     exception: BaseException, permanent_types: tuple[type[BaseException], ...] = ()
 ) -> AttemptResult:
-    """The answer for a handler that raised. `permanent_types` are the type's exceptions that trying again
-    cannot mend.
+    """Return the result of a handler that raised. `permanent_types` are the exceptions that the job type does
+    not try again.
 
-    `sys.exit()` with 0 or nothing is a success. Of a group the first exception speaks, unless one in it says
+    `sys.exit()` with 0 or nothing is a success. Of a group the first exception counts, unless one in it says
     that the run was stopped.
     """
-    parts = [part for part in parts_of(exception) if not is_success(part)]
+    parts = [part for part in leaf_exceptions(exception) if not is_success(part)]
     if not parts:
         return PLAIN["returned"]
     for kind, stop in _STOPS:
         for part in parts:
             if issubclass(type(part), stop):
                 return AttemptResult(kind, kind, message_of(part), traceback=traceback_of(exception))
-    speaker = exception if speaker_of(exception) is exception else parts[0]
-    waits = [seconds for part in parts if (seconds := _retry_after(part)) is not None]
+    representative = exception if representative_of(exception) is exception else parts[0]
+    delays = [seconds for part in parts if (seconds := _retry_after(part)) is not None]
     return AttemptResult(
         "raised",
-        error_code=code_of_exit(speaker) if is_exit(speaker) else code_of(speaker),
-        message=_message_of(speaker, 0 if speaker is exception else len(parts) - 1),
+        error_code=code_of_exit(representative) if is_exit(representative) else code_of(representative),
+        message=_message_of(representative, 0 if representative is exception else len(parts) - 1),
         permanent=_are_permanent(exception, parts, permanent_types),
-        retry_after_seconds=max(waits, default=None),
+        retry_after_seconds=max(delays, default=None),
         traceback=traceback_of(exception),
     )
 
 
-def _message_of(speaker: BaseException, others: int) -> str:
-    """The sentence of the exception that speaks, and how many failed beside it."""
-    message = message_of_exit(speaker) if is_exit(speaker) else message_of(speaker)
+def _message_of(exception: BaseException, others: int) -> str:
+    """Return the sentence of ``exception``, and how many failed beside it."""
+    message = message_of_exit(exception) if is_exit(exception) else message_of(exception)
     if not others:
         return message
     more = f" (and {others:,} more)"
@@ -160,8 +158,8 @@ def _json_text(value: object) -> tuple[str | None, str | None]:
         text = result_text(value)
         size = len(text.encode("utf-8"))
     except BaseException as error:
-        otherwise = f"{name_of(error)}: {message_of(error, 200)}"
-        why = guarded(lambda: what_is_wrong(value, "result", otherwise, plain)) or otherwise
+        fallback = f"{name_of(error)}: {message_of(error, 200)}"
+        why = call_or_none(lambda: explain_json_error(value, "result", fallback, plain)) or fallback
         return None, f"The result was not kept: it is not JSON ({clean_text(why, 300)})."
     if size > RESULT_BYTES:
         return None, f"The result was not kept: {size:,} bytes, and {RESULT_BYTES:,} is the most."
@@ -175,10 +173,12 @@ def _are_permanent(
     parts: list[BaseException],
     permanent_types: tuple[type[BaseException], ...],
 ) -> bool:
-    """Whether trying again helps nothing: all of a group must be permanent, or its own class is named. What
-    may heal heals with the retries, and then the rest is permanent."""
-    whole = _is_permanent(exception, permanent_types)
-    return whole or all(_is_permanent(part, permanent_types) for part in parts)
+    """Return whether trying again is useless: all of a group must be permanent, or the group's own class.
+
+    Of a mixed group a retry may mend some, and what is left then is permanent.
+    """
+    is_group_permanent = _is_permanent(exception, permanent_types)
+    return is_group_permanent or all(_is_permanent(part, permanent_types) for part in parts)
 
 
 def _is_permanent(exception: BaseException, permanent_types: tuple[type[BaseException], ...]) -> bool:
@@ -186,11 +186,11 @@ def _is_permanent(exception: BaseException, permanent_types: tuple[type[BaseExce
         return True
     if issubclass(type(exception), Retryable):
         return False
-    return bool(guarded(lambda: issubclass(type(exception), permanent_types)))
+    return bool(call_or_none(lambda: issubclass(type(exception), permanent_types)))
 
 
 def _retry_after(exception: BaseException) -> float | None:
     if not issubclass(type(exception), Retryable):
         return None
-    seconds = guarded(lambda: float(vars(exception)["after"]))
+    seconds = call_or_none(lambda: float(vars(exception)["after"]))
     return None if seconds is None or not 0 <= seconds <= LONGEST_SECONDS else seconds

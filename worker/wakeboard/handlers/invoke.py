@@ -15,8 +15,8 @@ from wakeboard.core.outcome import (
     AttemptResult,
     Cancelled,
     DeadlineExceeded,
-    answer_for_exception,
-    answer_for_return,
+    result_of_exception,
+    result_of_return,
 )
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import JobType
@@ -73,5 +73,5 @@ def invoke(
                 )
     except BaseException as error:
         if value is _NOTHING or not isinstance(error, Cancelled | DeadlineExceeded):
-            return answer_for_exception(error, job_type.permanent)
-    return answer_for_return(value)
+            return result_of_exception(error, job_type.permanent)
+    return result_of_return(value)

@@ -1,1 +1,1 @@
-"""What failed: its words, its group, and when it is tried again."""
+"""What failed: the words of an exception, and the group of failures with one cause."""

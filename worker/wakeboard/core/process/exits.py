@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 
-from wakeboard.core.errors.exceptions import guarded, message_of
+from wakeboard.core.errors.exceptions import call_or_none, message_of
 from wakeboard.core.text.sanitize import clean_text
 
 _CODE_CHARACTERS = 100
@@ -40,7 +40,7 @@ def status_of(exception: BaseException) -> int:
 
 def code_of_exit(exception: BaseException) -> str:
     """Return the error code of an exit that is a failure: ``exit_3``, as for a ``command``."""
-    own = guarded(lambda: getattr(exception, "error_code", None))
+    own = call_or_none(lambda: getattr(exception, "error_code", None))
     if isinstance(own, str) and own.strip():
         return clean_text(own, _CODE_CHARACTERS)
     return f"exit_{status_of(exception)}"
@@ -57,7 +57,7 @@ def _given(exception: BaseException) -> object:
     """Return what was given to ``sys.exit()``: None, a number, or anything whose text is the message."""
     if issubclass(type(exception), SystemExit):
         return vars(SystemExit)["code"].__get__(exception)
-    return guarded(lambda: getattr(exception, "exit_code", 1))
+    return call_or_none(lambda: getattr(exception, "exit_code", 1))
 
 
 def _is_number(given: object) -> bool:

@@ -21,7 +21,7 @@ from typing import Any, Literal, Self
 from weakref import WeakSet
 
 from wakeboard.config import log
-from wakeboard.core.outcome import AttemptResult, answer_for_exception
+from wakeboard.core.outcome import AttemptResult, result_of_exception
 from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.core.run_spec import Encoder, EnqueueError, NewRun, payload_limit
 from wakeboard.handlers.pool.attempt import Attempt
@@ -296,7 +296,7 @@ class Pool:
             self._log("claim", attempt.ticket)
             answer = attempt.run()
         except BaseException as failure:
-            answer = answer_for_exception(failure)
+            answer = result_of_exception(failure)
             raise
         finally:
             self._finished(attempt, answer)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from wakeboard.core.errors.error_groups import written
+from wakeboard.core.errors.error_groups import format_fingerprint
 from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.database.read import read_all
 from wakeboard.reporting.activity_report import TimeWindow, faults
@@ -78,7 +78,7 @@ def failed_kinds(connection: Connection, window: TimeWindow) -> tuple[list[Failu
             row.failures,
             failed.failing.get(mark_of(row.error_group, row.code, row.job_type), FailingRuns()).dead,
             not row.was_seen and (row.code, row.job_type) not in before,
-            written(row.error_group) if row.is_kept and row.error_group is not None else None,
+            format_fingerprint(row.error_group) if row.is_kept and row.error_group is not None else None,
         )
         for row in found
     ], failed

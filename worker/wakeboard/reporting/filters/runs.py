@@ -41,7 +41,7 @@ def _schedule(value: str) -> str | int:
 
 def _group(value: str) -> int:
     """Read an error group. None has the number 0, which a search would take for no filter at all."""
-    number = error_groups.read(value)
+    number = error_groups.parse_fingerprint(value)
     if number == 0:
         raise ValueError
     return number
