@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 from tests.conftest import Connection
 from tests.dashboard.conftest import one_line
 from tests.support.factories import a_definition, a_run, from_now, insert
-from wakeboard.core.parent_run import maker
+from wakeboard.core.parent_run import enqueuer_name
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import cancel
@@ -147,7 +147,7 @@ def test_what_its_own_handler_enqueued_is_not_its_work_done_twice(
     client: FlaskClient, connection: Connection, mine: int
 ) -> None:
     run = a_fire(connection, mine, 40, 40, 30)
-    a_run(connection, "succeeded", job_type="mail", origin_run_id=run, enqueued_by=maker(run))
+    a_run(connection, "succeeded", job_type="mail", origin_run_id=run, enqueued_by=enqueuer_name(run))
     assert odd(client) == {}
     a_run(connection, "succeeded", origin_run_id=run, enqueued_by="anna")
     assert odd(client) == {run: ["twice"]}
@@ -244,7 +244,12 @@ def any_run(connection: Connection, dice: Random, definition: int, due: int) -> 
     else:
         run = a_fire(connection, definition, due, due, due)
         if how == "again":
-            a_run(connection, "succeeded", origin_run_id=run, enqueued_by=dice.choice(("anna", maker(run))))
+            a_run(
+                connection,
+                "succeeded",
+                origin_run_id=run,
+                enqueued_by=dice.choice(("anna", enqueuer_name(run))),
+            )
 
 
 @pytest.mark.parametrize("word", ("late", "overlapping", "twice"))

@@ -30,7 +30,7 @@ def test_what_a_handler_enqueues_is_linked_to_its_run_both_ways(
     client: FlaskClient, connection: Connection
 ) -> None:
     parent = a_run(connection, "succeeded", job_type="import")
-    with parent_run.inside(parent):
+    with parent_run.ParentRun(parent):
         child = enqueue(connection, "mail", {"n": 1})
         first, second = enqueue_many(
             connection, [{"job_type": "mail"}, {"job_type": "bill", "enqueued_by": "shop"}]
@@ -50,7 +50,7 @@ def test_what_a_person_ran_again_is_told_from_what_a_handler_enqueued(
     client: FlaskClient, connection: Connection
 ) -> None:
     parent = a_run(connection, "succeeded", idempotency_key="invoice:812")
-    with parent_run.inside(parent):
+    with parent_run.ParentRun(parent):
         child = enqueue(connection, "mail")
     again = client.post(f"/runs/{parent}/again", headers={"Accept": "application/json"}).get_json()["id"]
     shown = words(client, f"/runs/{parent}")
@@ -63,7 +63,7 @@ def test_a_run_that_many_were_enqueued_by_lists_the_first(
     client: FlaskClient, connection: Connection
 ) -> None:
     parent = a_run(connection, "succeeded")
-    with parent_run.inside(parent):
+    with parent_run.ParentRun(parent):
         enqueue_many(connection, [{"job_type": "mail"}] * 60)
     assert "The first 50 are listed." in words(client, f"/runs/{parent}")
 

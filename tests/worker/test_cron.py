@@ -13,7 +13,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from wakeboard.core.time.cron import ALIASES, Cron, CronError, Fire, check_timezone, ordinal, read_schedule
+from wakeboard.core.time.cron import ALIASES, Cron, CronError, Fire, ordinal, read_schedule
+from wakeboard.core.time.zones import check_timezone
 
 # The oracle looks at every minute around every change of clocks in so many years.
 YEARS = int(os.environ.get("TEST_CRON_YEARS", "1"))
@@ -478,9 +479,9 @@ def test_a_machine_without_zone_data_says_what_to_install(monkeypatch: pytest.Mo
     from wakeboard.core.time import zones
 
     monkeypatch.setattr(zoneinfo, "available_timezones", set)
-    zones._places.cache_clear()
+    zones._zone_names.cache_clear()
     try:
         with pytest.raises(ValueError, match="install the Python package tzdata"):
             check_timezone("Mars/Base")
     finally:
-        zones._places.cache_clear()
+        zones._zone_names.cache_clear()

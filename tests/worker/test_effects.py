@@ -39,9 +39,9 @@ from wakeboard.queue.enqueue import enqueue
 def handler_process(database: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """This process plays a handler's: it finds the database where a child does."""
     monkeypatch.setenv("WAKEBOARD_DATABASE_URL", database)
-    handler_connection.drop()
+    handler_connection.close_thread_connection()
     yield
-    handler_connection.drop()
+    handler_connection.close_thread_connection()
 
 
 @pytest.fixture
@@ -886,7 +886,7 @@ def test_without_a_database_url_the_embedded_database_is_found_where_it_runs(
         server = embedded.start(folder, settings=FAST)
         db.migrate(server.url)
         run_id = enqueue(None, "mail")
-        handler_connection.drop()
+        handler_connection.close_thread_connection()
         with db.connect(server.url, name="wakeboard test") as there:
             assert there.execute("SELECT id, job_type FROM wakeboard.job_runs").fetchall() == [
                 (run_id, "mail")

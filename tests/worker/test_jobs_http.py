@@ -15,7 +15,7 @@ from urllib.parse import quote, unquote
 import pytest
 
 from tests.support.receivers import serving
-from wakeboard.core import whole_answer
+from wakeboard.core import http_response
 from wakeboard.core.builtin_payloads import method_of
 from wakeboard.core.outcome import DeadlineExceeded, Permanent, Retryable
 from wakeboard.handlers.builtin.http import http_request, retry_after
@@ -238,7 +238,7 @@ def test_an_answer_that_is_cut_off_is_tried_again(provider: Provider, answer: st
 def test_an_answer_that_never_ends_is_a_success_once_it_was_looked_at_for_a_while(
     provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(whole_answer, "_LOOK_SECONDS", 0.5)
+    monkeypatch.setattr(http_response, "_READ_SECONDS", 0.5)
     assert run(url=f"{provider.url}/endless", timeout=60)["status"] == 200
 
 

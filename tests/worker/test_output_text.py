@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from wakeboard.core.outcome import OUTPUT_BYTES, answer_for_exception
+from wakeboard.core.outcome import OUTPUT_BYTES, result_of_exception
 from wakeboard.core.process.output_file import create_output, empty, read_output, read_tail, trim
 from wakeboard.core.text.redaction import redact_text
-from wakeboard.core.text.sanitize import as_on_screen, clean_text, safe_text
+from wakeboard.core.text.sanitize import clean_text, render_terminal, safe_text
 
 
 @pytest.fixture
@@ -53,13 +53,13 @@ def test_a_text_is_what_a_terminal_leaves_of_it(output: int, text: str, shown: s
     assert clean_text(text, 1000) == shown
     os.write(output, text.encode())
     assert read_output(output, OUTPUT_BYTES) == shown
-    assert answer_for_exception(RuntimeError(text)).message == shown
+    assert result_of_exception(RuntimeError(text)).message == shown
 
 
 @pytest.mark.parametrize("part", ["\r", "\r\n", "\b", "\x1b", "\x1b]", "\x1b[0", "\x9d", "x", "x\b", "\r \r"])
 def test_no_text_takes_long(part: str) -> None:
     began = time.process_time()
-    as_on_screen(f"\r{part * 100_000}\r{'y' * 100_000}\b")
+    render_terminal(f"\r{part * 100_000}\r{'y' * 100_000}\b")
     assert time.process_time() - began < 2
 
 
@@ -135,5 +135,5 @@ def test_the_tail_since_a_byte_has_its_first_line(output: int) -> None:
 )
 def test_no_colour_keeps_a_secret_from_being_seen(output: int, text: str) -> None:
     os.write(output, text.encode())
-    for shown in (read_output(output, OUTPUT_BYTES), str(answer_for_exception(ValueError(text)).message)):
+    for shown in (read_output(output, OUTPUT_BYTES), str(result_of_exception(ValueError(text)).message)):
         assert "hunter2" not in redact_text(shown) and "•••" in redact_text(shown)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from wakeboard.core.text.redaction import HIDDEN, SECRET_KEYS, is_hidden_item, redact_text
+from wakeboard.core.text.redaction import HIDDEN, SECRET_KEYS, is_secret_item, redact_text
 from wakeboard_dashboard.text.formats import visible
 
 MOST_NODES = 200
@@ -109,7 +109,7 @@ class _Growing:
 def _items(values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
     """Yield the items of a list by their places, _HIDDEN_ITEM for what nobody may see."""
     for place, value in enumerate(values):
-        yield str(place), _HIDDEN_ITEM if is_hidden_item(values, place) else value
+        yield str(place), _HIDDEN_ITEM if is_secret_item(values, place) else value
 
 
 def _cut(text: str) -> str:

@@ -143,7 +143,7 @@ def made_of(connection: Connection, run_id: int, types: Sequence[str] | None = N
     is_again, true where a person ran this one again and false where its handler enqueued them. With ``types``
     those of these job types alone."""
     statement = _MADE if types is None else _MADE.where(runs.job_type.in_(types))
-    values = {"run_id": run_id, "maker": parent_run.maker(run_id)}
+    values = {"run_id": run_id, "maker": parent_run.enqueuer_name(run_id)}
     return list(connection.execute(statement, values).mappings().all())
 
 

@@ -41,7 +41,8 @@ from wakeboard_dashboard.text.oddities import LatestRun, shown_twice
 
 LATEST = 20
 
-# What somebody ran again was done twice; what its own handler enqueued (core.parent_run.maker) is other work.
+# What somebody ran again was done twice; what its own handler enqueued (core.parent_run.enqueuer_name) is
+# other work.
 _RAN_AGAIN = """(r.status = 'succeeded' AND EXISTS (
         SELECT FROM wakeboard.job_runs AS g WHERE g.origin_run_id = r.id AND g.status = 'succeeded'
             AND g.enqueued_by IS DISTINCT FROM 'run:' || r.id

@@ -12,7 +12,7 @@ from sqlalchemy import RowMapping
 from wakeboard.core import parent_run
 from wakeboard.core.leases import NAMES, STATES, takeover
 from wakeboard.core.retry import Backoff
-from wakeboard.core.states import CLAIMABLE, VERBS, Status, Verb, allowed
+from wakeboard.core.states import CLAIMABLE, VERBS, Status, Verb, is_allowed
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_attempts, job_runs
 from wakeboard.reporting.diagnosis.reasons import Reason, waiting
@@ -100,7 +100,7 @@ def find(run_id: int) -> Context:
 
 
 def _verbs_of(run: RowMapping) -> list[Verb]:
-    return [VERBS[name] for name in VERB_NAMES if allowed(VERBS[name], Status(run["status"]))]
+    return [VERBS[name] for name in VERB_NAMES if is_allowed(VERBS[name], Status(run["status"]))]
 
 
 def _payload_shown(payload: Any) -> Context:
@@ -150,7 +150,8 @@ def _lineage(run: RowMapping) -> Context:
     shown = made[: query.MOST_SHOWN]
     return {
         "around": around,
-        "is_made": run["origin_run_id"] and run["enqueued_by"] == parent_run.maker(run["origin_run_id"]),
+        "is_made": run["origin_run_id"]
+        and run["enqueued_by"] == parent_run.enqueuer_name(run["origin_run_id"]),
         "again": [row for row in shown if row["is_again"]],
         "made": [row for row in shown if not row["is_again"]],
         "is_more_made": len(made) > len(shown),

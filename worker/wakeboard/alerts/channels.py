@@ -28,7 +28,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from wakeboard import __version__
 from wakeboard.config.settings import Settings
-from wakeboard.core.whole_answer import AnswerCutOff, read_whole
+from wakeboard.core.http_response import TruncatedResponse, read_body
 
 WEBHOOK_SECONDS = 5.0
 MAIL_SECONDS = 20.0
@@ -113,7 +113,7 @@ def call(
         with _within(WEBHOOK_SECONDS, lambda: connection.sock):
             connection.request(method, path, body, given)
             answer = connection.getresponse()
-            read_whole(answer, method, LARGEST_ANSWER)
+            read_body(answer, method, LARGEST_ANSWER)
             return answer.status
     except (OSError, http.client.HTTPException, ValueError) as failure:
         raise NotSent(f"{host_of(url)} {_why(failure, WEBHOOK_SECONDS)}.") from failure
@@ -176,7 +176,7 @@ def _why(failure: Exception, seconds: float) -> str:
         return f"answered {failure.smtp_code}"
     if isinstance(failure, smtplib.SMTPRecipientsRefused):
         return "refused every address"
-    if isinstance(failure, AnswerCutOff):
+    if isinstance(failure, TruncatedResponse):
         return f"took it, but {failure}"
     if isinstance(failure, OSError) and failure.strerror:
         return f"cannot be reached: {failure.strerror}"

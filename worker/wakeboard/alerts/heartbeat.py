@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 
 from wakeboard.config import log
-from wakeboard.core.text.sanitize import described
+from wakeboard.core.text.sanitize import describe_error
 from wakeboard.core.time.clock_skew import is_before
 from wakeboard.reporting.heartbeats import is_abandoned, late_loops
 
@@ -74,7 +74,7 @@ class HeartbeatCall:
         except NotSent as failure:
             self.error = str(failure)
         except Exception as failure:
-            self.error = described(failure)
+            self.error = describe_error(failure)
         else:
             is_good = 200 <= status < 300
             self.error = None if is_good else f"{host_of(self._url)} answered {status}."

@@ -26,7 +26,7 @@ from wakeboard.alerts.watch import Watch, post
 from wakeboard.config import log
 from wakeboard.config.service_thread import ServiceThread
 from wakeboard.config.settings import Settings
-from wakeboard.core.text.sanitize import described, first_line
+from wakeboard.core.text.sanitize import describe_error, first_line
 from wakeboard.database.audit import ENGINE
 from wakeboard.database.db import NO_TABLES, DatabaseError, connect
 from wakeboard.database.outage_log import MissingTables, OutageLog, RepeatedWarnings
@@ -99,7 +99,7 @@ class WebWatcher:
 
     def _thread(self, name: str, body: Callable[[], None]) -> ServiceThread:
         def failed(failure: BaseException) -> None:
-            self._errors[name] = described(failure)
+            self._errors[name] = describe_error(failure)
 
         return ServiceThread(name, body, stopping=self._stopping, failed=failed)
 

@@ -13,7 +13,7 @@ from threading import Event, Thread
 from time import monotonic
 
 from wakeboard.config import log
-from wakeboard.core.text.sanitize import described
+from wakeboard.core.text.sanitize import describe_error
 
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
 # A body that ran for so long before its end had recovered from the one before.
@@ -41,7 +41,7 @@ class FailureLog:
                 return
             times, trace = f" ({count + 1} times since it was last logged)", ""
         self._logged[kind] = now, 0
-        log.trouble(f"{self._sentence}{times}: {described(failure)}", trace)
+        log.trouble(f"{self._sentence}{times}: {describe_error(failure)}", trace)
 
 
 class ServiceThread(Thread):

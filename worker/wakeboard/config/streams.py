@@ -20,7 +20,7 @@ from threading import RLock, Thread
 from time import monotonic, sleep
 from typing import TextIO
 
-from wakeboard.core.text.sanitize import described
+from wakeboard.core.text.sanitize import describe_error
 
 # How much may wait to be written, in characters: three seconds of a log at full speed.
 MOST_WAITING = 2 * 1024 * 1024
@@ -326,7 +326,9 @@ def _until_done(name: str, body: Callable[[], None], mend: Callable[[], None] = 
                 mend()
             with suppress(BaseException):
                 trace = traceback.format_exc()
-                told = f"The thread {name!r} ended by an error and is started again: {described(failure)}"
+                told = (
+                    f"The thread {name!r} ended by an error and is started again: {describe_error(failure)}"
+                )
                 sys.stderr.write(f"{told}\n{trace}")
             with suppress(BaseException):
                 sleep(ERROR_PAUSE_SECONDS)

@@ -1,4 +1,4 @@
-"""What a person is told after asking for a move. Losing a race is a normal answer, never an error."""
+"""The answer to a verb: what is so now, in a sentence. A lost race is a normal answer, never an error."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Literal
 
 Result = Literal["done", "asked", "already", "forbidden", "locked", "denied", "missing", "invalid"]
 
-# HTTP status and exit code of each result: done and already are success, asked is on its way.
-HTTP: dict[str, int] = {
+HTTP_STATUSES: dict[Result, int] = {
     "done": 200,
     "asked": 202,
     "already": 200,
@@ -25,8 +24,8 @@ class Answer:
     """The outcome of one verb on one target.
 
     ``id`` is the target's (a run id, or a name), ``status`` what it is now, ``message`` a sentence.
-    ``is_held``: its run waits all the same, because the type is paused. ``is_refused``: by the database, for
-    a rule of a table or a trigger of somebody's own.
+    ``is_held``: its run waits all the same, because the type is paused. ``is_refused``: the database refused
+    it, by a rule or a trigger on its tables that is not Wakeboard's.
     """
 
     id: int | str
@@ -49,8 +48,8 @@ class Answer:
     @property
     def http_status(self) -> int:
         """The status code of an HTTP answer."""
-        return HTTP[self.result]
+        return HTTP_STATUSES[self.result]
 
     def body(self) -> dict[str, object]:
-        """Return the JSON body of DESIGN's verbs."""
+        """Return the answer as the body of a JSON response."""
         return {"id": self.id, "status": self.status, "changed": self.changed, "message": self.message}

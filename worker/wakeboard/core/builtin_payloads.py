@@ -1,6 +1,6 @@
-"""What the built-in job types ``command`` and ``http`` can be told to do: each field checked, never guessed.
+"""The payloads of the built-in job types ``command`` and ``http``, and the check of each field.
 
-Pure. Who writes a definition and who runs it read the same rules here, so what is accepted can be followed.
+Pure. The form of a schedule and the handler use the same checks, so what is accepted can be followed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ COMMAND_TYPE, HTTP_TYPE = "command", "http"
 # ``command:www-data`` is a command of the OS user www-data, ``command`` alone one of the worker's own user.
 USER_PREFIX = f"{COMMAND_TYPE}:"
 
-COMMAND = ("argv", "env", "stdin", "cwd", "ok_codes")
-HTTP = ("url", "method", "headers", "body", "json")
+COMMAND_FIELDS = ("argv", "env", "stdin", "cwd", "ok_codes")
+HTTP_FIELDS = ("url", "method", "headers", "body", "json")
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 SCHEMES = ("http", "https")
 LARGEST_EXIT_CODE = 255
@@ -30,7 +30,7 @@ _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 
 def is_builtin(job_type: str) -> bool:
-    """Return whether what runs of ``job_type`` do stands in their definition, and is read at each start."""
+    """Return whether runs of ``job_type`` do what their definition says, which each reads when it starts."""
     return job_type == HTTP_TYPE or is_command(job_type)
 
 
@@ -61,7 +61,7 @@ def workers_for(users: Sequence[str]) -> str:
 
 
 def no_worker_for(user: str) -> str:
-    """Say that nobody runs the commands of ``user``, and who would."""
+    """Return the sentence that nobody runs the commands of ``user``, and who would."""
     return f"No live worker runs commands as {user}: start {workers_for([user])}."
 
 
@@ -75,72 +75,72 @@ def check_user(user: str) -> None:
         )
 
 
-def unreadable(what: str) -> Permanent:
-    """Return the error for instructions that cannot be followed; ``what`` is wrong, in words."""
-    return Permanent("instructions_unreadable", f"The instructions cannot be followed: {what}.")
+def payload_error(fault: str) -> Permanent:
+    """Return the error for instructions that cannot be followed; ``fault`` says why."""
+    return Permanent("instructions_unreadable", f"The instructions cannot be followed: {fault}.")
 
 
-def check(job_type: str, payload: Any) -> None:
-    """Raise Permanent when a run of a built-in type could not follow ``payload``; others say nothing here."""
+def check(job_type: str, payload: object) -> None:
+    """Raise Permanent when a run of a built-in type could not follow ``payload``; others are not checked."""
     if is_command(job_type):
         if (user := command_user(job_type)) is not None:
             check_user(user)
-        found = known(payload, COMMAND)
-        argv_of(found)
-        ok_codes_of(found)
-        texts_of(found, "env")
+        instructions = check_fields(payload, COMMAND_FIELDS)
+        argv_of(instructions)
+        ok_codes_of(instructions)
+        texts_of(instructions, "env")
         for name in ("stdin", "cwd"):
-            text_of(found, name)
+            text_of(instructions, name)
     elif job_type == HTTP_TYPE:
-        found = known(payload, HTTP)
-        url_of(found)
-        method_of(found)
-        body_of(found)
-        check_headers(texts_of(found, "headers"))
+        instructions = check_fields(payload, HTTP_FIELDS)
+        url_of(instructions)
+        method_of(instructions)
+        body_of(instructions)
+        check_headers(texts_of(instructions, "headers"))
 
 
-def known(found: Any, allowed: tuple[str, ...]) -> Instructions:
-    """Return ``found`` when it is an object of ``allowed`` fields. Raises Permanent."""
-    if not isinstance(found, Mapping):
-        raise unreadable(f"the instructions are {type(found).__name__}, not a JSON object")
-    if unknown := sorted(set(found) - set(allowed)):
-        raise unreadable(f"'{unknown[0]}' is not known; allowed: {', '.join(allowed)}")
-    return found
+def check_fields(payload: object, allowed: tuple[str, ...]) -> Instructions:
+    """Return ``payload`` when it is an object of ``allowed`` fields. Raises Permanent."""
+    if not isinstance(payload, Mapping):
+        raise payload_error(f"the instructions are {type(payload).__name__}, not a JSON object")
+    if unknown := sorted(set(payload) - set(allowed)):
+        raise payload_error(f"'{unknown[0]}' is not known; allowed: {', '.join(allowed)}")
+    return payload
 
 
-def text_of(found: Instructions, name: str, default: str | None = None) -> str | None:
+def text_of(instructions: Instructions, name: str, default: str | None = None) -> str | None:
     """Return the text in field ``name``. Raises Permanent when it is something else or holds a NUL."""
-    value = found.get(name, default)
+    value = instructions.get(name, default)
     if value is not None and (not isinstance(value, str) or "\x00" in value):
-        raise unreadable(f"'{name}' must be text")
+        raise payload_error(f"'{name}' must be text")
     return value
 
 
-def texts_of(found: Instructions, name: str) -> dict[str, str]:
+def texts_of(instructions: Instructions, name: str) -> dict[str, str]:
     """Return the object of texts in field ``name``, empty when it is missing. Raises Permanent."""
-    value = found.get(name) or {}
+    value = instructions.get(name) or {}
     if not isinstance(value, Mapping) or not all(
         isinstance(text, str) and "\x00" not in key + text for key, text in value.items()
     ):
-        raise unreadable(f"'{name}' must be an object of texts")
+        raise payload_error(f"'{name}' must be an object of texts")
     return dict(value)
 
 
-def argv_of(found: Instructions) -> list[str]:
+def argv_of(instructions: Instructions) -> list[str]:
     """Return the program and its arguments. Raises Permanent."""
-    argv = found.get("argv")
+    argv = instructions.get("argv")
     if not isinstance(argv, list) or not argv or not argv[0]:
-        raise unreadable('\'argv\' must be a list of texts, such as ["/usr/bin/backup", "--all"]')
+        raise payload_error('\'argv\' must be a list of texts, such as ["/usr/bin/backup", "--all"]')
     if not all(isinstance(word, str) and "\x00" not in word for word in argv):
-        raise unreadable("every word of 'argv' must be text")
+        raise payload_error("every word of 'argv' must be text")
     return argv
 
 
-def ok_codes_of(found: Instructions) -> list[int]:
-    """Return the exit codes that count as success, [0] unless it says others. Raises Permanent."""
-    codes = found.get("ok_codes", [0])
+def ok_codes_of(instructions: Instructions) -> list[int]:
+    """Return the exit codes that count as success, by default [0]. Raises Permanent."""
+    codes = instructions.get("ok_codes", [0])
     if not isinstance(codes, list) or not codes or not all(_is_exit_code(code) for code in codes):
-        raise unreadable(
+        raise payload_error(
             f"'ok_codes' must be a list of exit codes from 0 to {LARGEST_EXIT_CODE}, such as [0, 1]"
         )
     return codes
@@ -150,47 +150,47 @@ def _is_exit_code(code: object) -> bool:
     return isinstance(code, int) and not isinstance(code, bool) and 0 <= code <= LARGEST_EXIT_CODE
 
 
-def url_of(found: Instructions) -> str:
+def url_of(instructions: Instructions) -> str:
     """Return the address of a request. Raises Permanent."""
-    url = text_of(found, "url") or ""
+    url = text_of(instructions, "url") or ""
     try:
         parts = urlsplit(url)
         allowed = parts.scheme in SCHEMES and bool(parts.hostname) and parts.port != 0
     except ValueError:
         allowed = False
     if not allowed or not url.isascii() or any(c <= " " or c == "\x7f" for c in url):
-        raise unreadable("'url' must be an address such as https://example.com/hook, http or https")
+        raise payload_error("'url' must be an address such as https://example.com/hook, http or https")
     return url
 
 
-def method_of(found: Instructions) -> str:
-    """Return the method of a request: unless it says another, POST of what has a body, else GET.
+def method_of(instructions: Instructions) -> str:
+    """Return the method of a request; by default POST with a body, else GET.
 
-    As curl does: a server may leave the body of a GET unread, and answer well. Raises Permanent.
+    As curl does: a server may ignore the body of a GET, and answer well. Raises Permanent.
     """
-    has_body = "json" in found or found.get("body") is not None
-    method = (text_of(found, "method") or ("POST" if has_body else "GET")).upper()
+    has_body = "json" in instructions or instructions.get("body") is not None
+    method = (text_of(instructions, "method") or ("POST" if has_body else "GET")).upper()
     if method not in METHODS:
-        raise unreadable(f"the method is '{method[:20]}'; allowed: {', '.join(METHODS)}")
+        raise payload_error(f"the method is '{method[:20]}'; allowed: {', '.join(METHODS)}")
     return method
 
 
-def body_of(found: Instructions) -> tuple[bytes | None, str]:
+def body_of(instructions: Instructions) -> tuple[bytes | None, str]:
     """Return the body of a request, None for none, and its content type. Raises Permanent."""
-    body = text_of(found, "body")
-    if "json" in found:
+    body = text_of(instructions, "body")
+    if "json" in instructions:
         if body is not None:
-            raise unreadable("give 'json' or 'body', not both")
-        return json.dumps(found["json"]).encode(), "application/json"
+            raise payload_error("give 'json' or 'body', not both")
+        return json.dumps(instructions["json"]).encode(), "application/json"
     return (None if body is None else body.encode("utf-8", "replace")), "text/plain; charset=utf-8"
 
 
 def check_headers(headers: Mapping[str, str]) -> None:
     """Raise Permanent when a header would break out of its line, or cannot be sent at all."""
     if any(c < " " or c == "\x7f" for name, value in headers.items() for c in name + value):
-        raise unreadable("a header holds a line break or another control character")
+        raise payload_error("a header holds a line break or another control character")
     for name, value in headers.items():
         if not _TOKEN.fullmatch(name):
-            raise unreadable(f"'{name[:40]}' cannot be the name of a header: letters, digits and - only")
+            raise payload_error(f"'{name[:40]}' cannot be the name of a header: letters, digits and - only")
         if any(ord(c) > 0xFF for c in value):
-            raise unreadable(f"the header '{name[:40]}' holds a character beyond Latin-1; encode it")
+            raise payload_error(f"the header '{name[:40]}' holds a character beyond Latin-1; encode it")

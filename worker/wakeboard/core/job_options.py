@@ -1,6 +1,6 @@
-"""What an author may write in ``@job``: each setting as the registry keeps it.
+"""The arguments of ``@job``: each is checked, and returned as the registry stores it.
 
-Each takes the type's name, for the sentence of the ValueError where a value cannot be.
+Each function takes the type's name, for the sentence of the ValueError that it raises.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f]")
 
 
 def check_name(name: object) -> None:
-    """Refuse what cannot be a type's name."""
+    """Raise ValueError unless ``name`` may be that of a job type."""
     if not isinstance(name, str) or not 1 <= len(name) <= NAME_CHARACTERS or _CONTROL.search(name):
         shown = (
             repr(name) if not isinstance(name, str) or len(name) < 60 else f"one of {len(name)} characters"
@@ -29,22 +29,22 @@ def check_name(name: object) -> None:
         )
 
 
-def count(name: str, setting: str, value: object) -> int:
-    """Return a whole number of 1 or more, which ``setting`` is."""
+def check_count(name: str, setting: str, value: object) -> int:
+    """Return the value of ``setting``, a whole number of 1 or more."""
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**31:
         raise ValueError(f"Job type {name!r}: {setting}={value!r} is not a whole number of 1 or more.")
     return value
 
 
-def switch(name: str, setting: str, value: object) -> bool:
-    """Return True or False, which ``setting`` is."""
+def check_flag(name: str, setting: str, value: object) -> bool:
+    """Return the value of ``setting``, True or False."""
     if not isinstance(value, bool):
         raise ValueError(f"Job type {name!r}: {setting}={value!r} is neither True nor False.")
     return value
 
 
-def seconds(name: str, setting: str, value: object) -> float:
-    """Return the seconds of a number or of text such as ``5m``."""
+def check_seconds(name: str, setting: str, value: object) -> float:
+    """Return the seconds of ``setting``, a number or text such as ``5m``."""
     wrong = f"Job type {name!r}: {setting}={value!r} is not a duration above 0"
     advice = f"{wrong}; write seconds (60) or text ('5m')."
     if isinstance(value, str):
@@ -62,8 +62,8 @@ def seconds(name: str, setting: str, value: object) -> float:
     return float(value)
 
 
-def retry_rule(name: str, value: object) -> str:
-    """Return the text of a backoff."""
+def check_backoff(name: str, value: object) -> str:
+    """Return the text of a backoff rule."""
     if not isinstance(value, str):
         raise ValueError(
             f"Job type {name!r}: backoff={value!r} is not text; write a rule such as {DEFAULT_BACKOFF!r}."
@@ -72,22 +72,22 @@ def retry_rule(name: str, value: object) -> str:
     return value
 
 
-def exceptions(name: str, value: object) -> tuple[type[BaseException], ...]:
-    """Return the classes that are not tried again."""
-    given = value if isinstance(value, tuple | list | set) else (value,)
-    if not all(isinstance(one, type) and issubclass(one, BaseException) for one in given):
+def check_exceptions(name: str, value: object) -> tuple[type[BaseException], ...]:
+    """Return the exception classes after which a run is not tried again."""
+    classes = value if isinstance(value, tuple | list | set) else (value,)
+    if not all(isinstance(each, type) and issubclass(each, BaseException) for each in classes):
         raise ValueError(
             f"Job type {name!r}: permanent={value!r} must hold exception classes, as (ValueError, KeyError)."
         )
-    return tuple(given)
+    return tuple(classes)
 
 
-def cron_text(name: str, value: object) -> str | None:
-    """Return the text of a schedule, if there is one."""
+def check_schedule(name: str, value: object) -> str | None:
+    """Return the cron text of a schedule, None without one."""
     if value is not None and (not isinstance(value, str) or not value.strip()):
         raise ValueError(f"Job type {name!r}: schedule={value!r} is not cron text such as '0 2 * * *'.")
     if value is not None:
-        # Few types have one, and cron's rules take their time to load.
+        # Imported here: few types have a schedule, and the module is slow to load.
         from wakeboard.core.time.cron import CronError, read_schedule
 
         try:
@@ -97,8 +97,8 @@ def cron_text(name: str, value: object) -> str | None:
     return value
 
 
-def zone(name: str, schedule: str | None, value: object) -> str | None:
-    """Return the name of the zone that ``schedule`` is in, if the author names one."""
+def check_schedule_zone(name: str, schedule: str | None, value: object) -> str | None:
+    """Return the name of the time zone of ``schedule``, None where the author names none."""
     if value is None:
         return None
     if schedule is None:
@@ -106,7 +106,7 @@ def zone(name: str, schedule: str | None, value: object) -> str | None:
             f"Job type {name!r}: timezone={value!r} is the zone of a schedule, and it has none; add "
             "schedule='0 2 * * *', or leave the zone out."
         )
-    # Few types have one, and the names of zones take their time to load.
+    # Imported here: few types have a zone, and the module is slow to load.
     from wakeboard.core.time.zones import check_timezone
 
     if not isinstance(value, str):

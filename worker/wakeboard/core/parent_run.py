@@ -1,4 +1,4 @@
-"""Whose work this is: what a handler enqueues is written down as made by its run. No database."""
+"""The run whose handler enqueues: what it enqueues is recorded as made by that run. No database."""
 
 from __future__ import annotations
 
@@ -7,8 +7,11 @@ from contextvars import ContextVar
 _run: ContextVar[int | None] = ContextVar("wakeboard_run", default=None)
 
 
-class inside:  # noqa: N801 - used as a verb, as ``contextlib`` does; as a class it costs a third
-    """Say that the block runs the handler of run ``run_id``; threads that it starts do not inherit it."""
+class ParentRun:
+    """A context in which the handler of run ``run_id`` runs; threads that it starts do not inherit it.
+
+    A class, for ``contextlib.contextmanager`` costs three times as much.
+    """
 
     __slots__ = ("_run_id", "_token")
 
@@ -22,18 +25,18 @@ class inside:  # noqa: N801 - used as a verb, as ``contextlib`` does; as a class
         _run.reset(self._token)
 
 
-def maker(run_id: int) -> str:
-    """Return what stands in ``enqueued_by`` of the runs that run ``run_id`` enqueued."""
+def enqueuer_name(run_id: int) -> str:
+    """Return the ``enqueued_by`` of the runs that run ``run_id`` enqueues."""
     return f"run:{run_id}"
 
 
-def made_by(enqueued_by: str | None) -> tuple[str | None, int | None]:
+def find_enqueuer(enqueued_by: str | None) -> tuple[str | None, int | None]:
     """Return (enqueued_by, origin_run_id) of a run that is enqueued here and now.
 
-    A handler that names somebody else is believed, and leaves no link: a run with a link and another maker
-    was made by a person, who ran the origin again.
+    ``enqueued_by``: the name that the caller gives. It leaves no link to the parent run: a run with a link
+    and another name was made by a person, who ran the origin again.
     """
     run_id = _run.get()
     if run_id is None or enqueued_by is not None:
         return enqueued_by, None
-    return maker(run_id), run_id
+    return enqueuer_name(run_id), run_id

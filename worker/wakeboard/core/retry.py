@@ -1,6 +1,6 @@
-"""Whether and when a failed attempt is tried again, in the pool and in the worker. Pure: no database.
+"""Backoff: whether and when a failed attempt is tried again, in the pool and in the worker. Pure.
 
-A retry rule is one line of text that says how long a failed run waits.
+A backoff rule is one line of text that says how long a failed run waits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DEFAULT_BACKOFF = "exponential 10s cap 30m"
 SHORTEST_SECONDS = 0.01
 LONGEST_SECONDS = 30 * 86_400.0
 JITTER = 0.2
-# Runs that were all told "after a day" need no hours to be apart.
+# The most by which runs are spread that all come back after the same long delay.
 LONGEST_SPREAD_SECONDS = 300.0
 LONGEST_TEXT = 200
 # 0.01 s doubled this often is past LONGEST_SECONDS, so larger exponents change nothing and never overflow.
@@ -32,7 +32,7 @@ _RULE = re.compile(r"(fixed|exponential|quadratic) ([^ ]+)(?: cap ([^ ]+))?")
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """A retry rule that has been read and checked.
+    """A backoff rule, parsed and checked.
 
     kind: which formula.
     steps: seconds; the one base of a formula, or the list's delays in order.
@@ -77,7 +77,7 @@ class Backoff:
         return cls(kind="list", steps=steps, cap_seconds=LONGEST_SECONDS, text=",".join(delays))
 
     def delay_seconds(self, failures: int, jitter: float | None = None) -> float:
-        """Say how long to wait before the next attempt.
+        """Return how long to wait before the next attempt.
 
         failures: the run's failures, 1 or more, the one just recorded included.
         jitter: 0 (20 % sooner) to 1 (20 % later); None draws one; `fixed` ignores it.
@@ -91,22 +91,22 @@ class Backoff:
         nominal = self._nominal(failures)
         if self.kind == "fixed":
             return nominal
-        drawn = random.random() if jitter is None else jitter
-        if not 0 <= drawn <= 1:
-            raise ValueError(f"jitter is {drawn}: it has to be from 0 to 1.")
+        fraction = random.random() if jitter is None else jitter
+        if not 0 <= fraction <= 1:
+            raise ValueError(f"jitter is {fraction}: it has to be from 0 to 1.")
         soonest, latest = nominal * (1 - JITTER), min(nominal * (1 + JITTER), self.cap_seconds)
-        return soonest + (latest - soonest) * drawn
+        return soonest + (latest - soonest) * fraction
 
     def not_before_seconds(self, after: float, jitter: float | None = None) -> float:
-        """Say how long a run waits that was told to come back not before `after` seconds.
+        """Return how long a run waits that must not come back before `after` seconds.
 
         after: seconds, 0 or more. jitter: 0 (exactly then) to 1 (20 % later, at most 5 minutes); None draws
-        one; `fixed` ignores it. Never sooner than `after`, and runs that were told the same come back apart.
+        one; `fixed` ignores it. Never sooner than `after`, and runs with the same `after` come back apart.
         """
         if self.kind == "fixed":
             return after
-        drawn = random.random() if jitter is None else jitter
-        return after + min(after * JITTER, LONGEST_SPREAD_SECONDS) * drawn
+        fraction = random.random() if jitter is None else jitter
+        return after + min(after * JITTER, LONGEST_SPREAD_SECONDS) * fraction
 
     def _nominal(self, failures: int) -> float:
         if self.kind == "list":
@@ -130,26 +130,24 @@ class Backoff:
             return cls.parse(DEFAULT_BACKOFF)
 
     def describe(self) -> str:
-        """Say the rule in one line for people, as pages print it."""
+        """Return the rule in one line for people, as pages print it."""
         first = format_duration(self.steps[0])
         if self.kind == "fixed":
             return f"{first} each time"
         if self.kind == "list":
-            return f"{self._listed()} (±20 %)"
-        shown = ", ".join(format_duration(self._nominal(failures)) for failures in (1, 2, 3))
+            steps = ", ".join(format_duration(step) for step in self.steps)
+            rest = " each time" if len(self.steps) == 1 else ", then always the last"
+            return f"{steps}{rest} (±20 %)"
+        delays = ", ".join(format_duration(self._nominal(failures)) for failures in (1, 2, 3))
         grows = "doubling" if self.kind == "exponential" else f"failures² × {first}"
-        return f"{shown} and so on, {grows}, at most {format_duration(self.cap_seconds)} (±20 %)"
-
-    def _listed(self) -> str:
-        shown = ", ".join(format_duration(step) for step in self.steps)
-        return f"{shown} each time" if len(self.steps) == 1 else f"{shown}, then always the last"
+        return f"{delays} and so on, {grows}, at most {format_duration(self.cap_seconds)} (±20 %)"
 
 
 def _delay(duration: str, rule: str) -> float:
     try:
         seconds = parse_duration(duration)
-    except ValueError as refused:
-        raise ValueError(f"The backoff {rule!r} has a delay that cannot be read. {refused}") from None
+    except ValueError as wrong:
+        raise ValueError(f"The backoff {rule!r} has a delay that cannot be read. {wrong}") from None
     if seconds < SHORTEST_SECONDS:
         raise ValueError(f"The backoff {rule!r} would retry at once: wait at least {SHORTEST_SECONDS}s.")
     if seconds > LONGEST_SECONDS:
@@ -157,8 +155,8 @@ def _delay(duration: str, rule: str) -> float:
     return seconds
 
 
-# Whatever fails by the thousand has the same few rules.
-_rule = lru_cache(maxsize=256)(Backoff.parse)
+# Runs that fail by the thousand have the same few rules.
+_parse_cached = lru_cache(maxsize=256)(Backoff.parse)
 
 
 def delay_seconds(answer: AttemptResult, backoff: str, failures: int) -> float:
@@ -167,13 +165,13 @@ def delay_seconds(answer: AttemptResult, backoff: str, failures: int) -> float:
 
     `failures` counts the one just made, so it is 1 or more.
     """
-    rule = _rule(backoff)
-    own = rule.delay_seconds(failures)
+    rule = _parse_cached(backoff)
+    delay = rule.delay_seconds(failures)
     if answer.retry_after_seconds is None:
-        return own
-    return max(own, rule.not_before_seconds(answer.retry_after_seconds))
+        return delay
+    return max(delay, rule.not_before_seconds(answer.retry_after_seconds))
 
 
-def gives_up(answer: AttemptResult, failures: int, max_attempts: int) -> bool:
-    """Return whether the failure is final; the guard of the SQL move `fail` says the same of a row."""
+def is_final(answer: AttemptResult, failures: int, max_attempts: int) -> bool:
+    """Return whether the failure is the run's last; the guard of the SQL move `fail` agrees."""
     return answer.permanent or failures >= max_attempts

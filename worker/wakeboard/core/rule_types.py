@@ -1,4 +1,4 @@
-"""What a rule may watch: one table of kinds, their settings with bounds, and who looks. Pure.
+"""The types of alert rules: what a rule may watch, its settings and bounds, and who checks it. Pure.
 
 The web process watches what could go wrong because no worker lives; workers watch the rest.
 """
@@ -6,24 +6,24 @@ The web process watches what could go wrong because no worker lives; workers wat
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from wakeboard.core.time.durations import format_duration, parse_duration
 
 Watcher = Literal["web", "worker"]
 Unit = Literal["count", "times", "seconds", "switch", "clock"]
-# The type of the runs that deliver messages: a rule never counts its own messengers.
+# The type of the runs that deliver messages; no rule counts them.
 JOB_TYPE = "alert"
-# What the web process tells from its own memory, for no rule can be read then.
+# The alert that the web process sends from memory, for no rule can be read then.
 OUTAGE = "database"
 
 
 @dataclass(frozen=True, slots=True)
 class RuleSetting:
-    """One number of a rule. Bounds are inclusive; ``switch`` is 0 or 1, ``seconds`` a duration, ``clock`` the
-    minutes since midnight that clocks show."""
+    """One number of a rule. Bounds are inclusive; ``switch`` is 0 or 1, ``seconds`` a duration, ``clock`` a
+    time of day in minutes since midnight."""
 
     name: str
     label: str
@@ -35,10 +35,10 @@ class RuleSetting:
     def read(self, text: str) -> float:
         """Return the value that a person wrote. Raises ValueError with a sentence: what is allowed."""
         try:
-            value = _READERS.get(self.unit, _plain)(text)
+            value = _READERS.get(self.unit, float)(text.strip())
         except ValueError as wrong:
             raise ValueError(f"{self.label} is “{text[:40]}”; allowed: {self.allowed}.") from wrong
-        # The bounds first: neither infinity nor a number that is none has a whole part.
+        # The bounds first: neither infinity nor NaN can become an int.
         is_within = self.low <= value <= self.high
         if not is_within or (self.unit in ("count", "switch", "clock") and value != int(value)):
             raise ValueError(f"{self.label} is “{text[:40]}”; allowed: {self.allowed}.")
@@ -60,36 +60,38 @@ class RuleSetting:
         return words if self.unit != "seconds" or parse_duration(words) == value else plain
 
 
-def _plain(text: str) -> float:
-    return float(text.strip())
-
-
 def _minutes(text: str) -> float:
     """Return the minutes since midnight of ``7:30`` or ``07:30``."""
-    found = re.fullmatch(r"([01]?[0-9]|2[0-3]):([0-5][0-9])", text.strip(), re.ASCII)
-    if found is None:
+    match = re.fullmatch(r"([01]?[0-9]|2[0-3]):([0-5][0-9])", text, re.ASCII)
+    if match is None:
         raise ValueError
-    return 60.0 * int(found[1]) + int(found[2])
+    return 60.0 * int(match[1]) + int(match[2])
 
 
-_READERS = {"seconds": parse_duration, "clock": _minutes}
+_READERS: dict[Unit, Callable[[str], float]] = {"seconds": parse_duration, "clock": _minutes}
 LAST_MINUTE = 24 * 60 - 1
-# What a worker at rest asks as well.
+# The interval of checks that an idle worker makes as well.
 RESTING_SECONDS = 30.0
-# What an edit alone changes.
+# The interval of checks whose result only an edit of a schedule changes.
 SLOW_SECONDS = 300.0
 
-# A rule of failures can leave out what somebody muted on the page of errors.
+# Rules of failures can leave out the groups that somebody muted on the page of errors.
 MUTED = RuleSetting("muted", "Leave out muted error groups", "switch", 1, 0, 1)
 WINDOW = RuleSetting("window_seconds", "At most one message in", "seconds", 900, 60, 86_400)
 REMIND = RuleSetting(
     "remind_seconds", "Remind while it lasts, every (0: never)", "seconds", 14_400, 0, 604_800
 )
+WITHIN = RuleSetting("within_seconds", "Look back", "seconds", 3600, 60, 604_800)
 
 
 @dataclass(frozen=True, slots=True)
 class RuleType:
-    """One question that can be watched: its words, who asks it how often, its own settings."""
+    """A type of rule: its words, who checks it how often, its own settings.
+
+    ``is_report``: it is sent once a day and never fires (``wakeboard.alerts.report_schedule``).
+    ``is_of_others``: it looks for processes that are silent, and would find all of them where the database
+    itself was away. ``since``: the filter of its page for the time from which on the failures count.
+    """
 
     name: str
     title: str
@@ -98,11 +100,8 @@ class RuleType:
     page: str
     own: tuple[RuleSetting, ...] = ()
     every_seconds: float = 15.0
-    # It tells once a day what was, and never fires: see ``wakeboard.alerts.report_schedule``.
     is_report: bool = False
-    # It asks who has not been heard of, and would find everybody where the database itself was away.
     is_of_others: bool = False
-    # The filter of its page that says since when what was found happened.
     since: str | None = None
 
     @property
@@ -110,19 +109,15 @@ class RuleType:
         """All settings of a rule of this kind."""
         return self.own if self.is_report else (*self.own, WINDOW, REMIND)
 
-    def values(self, given: Mapping[str, Any]) -> dict[str, float]:
+    def values(self, given: Mapping[str, object]) -> dict[str, float]:
         """Return every setting's value: the rule's own where it is within bounds, else the default."""
-        return {each.name: _within(each, given.get(each.name)) for each in self.settings}
+        return {each.name: _bounded(each, given.get(each.name)) for each in self.settings}
 
 
-def _within(setting: RuleSetting, value: Any) -> float:
+def _bounded(setting: RuleSetting, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return setting.default
     return value if setting.low <= value <= setting.high else setting.default
-
-
-def _within_hours() -> RuleSetting:
-    return RuleSetting("within_seconds", "Look back", "seconds", 3600, 60, 604_800)
 
 
 KINDS: dict[str, RuleType] = {
@@ -160,7 +155,7 @@ KINDS: dict[str, RuleType] = {
             "Runs that gave up and wait for a person.",
             "worker",
             "/runs?status=dead",
-            (RuleSetting("count", "From this many", "count", 1, 1, 1_000_000), _within_hours(), MUTED),
+            (RuleSetting("count", "From this many", "count", 1, 1, 1_000_000), WITHIN, MUTED),
             every_seconds=RESTING_SECONDS,
             since="failed-since",
         ),
@@ -185,7 +180,7 @@ KINDS: dict[str, RuleType] = {
             "worker",
             "/schedules",
             (
-                _within_hours(),
+                WITHIN,
                 RuleSetting(
                     "overlaps", "Count those skipped because the last one still ran", "switch", 1, 0, 1
                 ),
@@ -222,14 +217,7 @@ KINDS: dict[str, RuleType] = {
             "/night",
             (
                 RuleSetting("at", "Send it each day at", "clock", 8 * 60, 0, LAST_MINUTE),
-                RuleSetting(
-                    "since",
-                    "It tells what was since",
-                    "clock",
-                    18 * 60,
-                    0,
-                    LAST_MINUTE,
-                ),
+                RuleSetting("since", "It tells what was since", "clock", 18 * 60, 0, LAST_MINUTE),
             ),
             is_report=True,
         ),
@@ -238,7 +226,7 @@ KINDS: dict[str, RuleType] = {
 
 
 def title_of(kind: str) -> str:
-    """Return what a kind is called in messages."""
+    """Return what messages call a type of rule."""
     if kind == OUTAGE:
         return "The database does not answer"
     return KINDS[kind].title if kind in KINDS else kind

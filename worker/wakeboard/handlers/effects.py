@@ -20,12 +20,12 @@ from psycopg.pq import TransactionStatus
 
 from wakeboard.core.outcome import Retryable
 from wakeboard.core.process.exits import is_success
-from wakeboard.core.text.plain_json import plain, result_text, what_is_wrong
+from wakeboard.core.text.plain_json import explain_json_error, plain, result_text
 from wakeboard.database.db import DatabaseError
 from wakeboard.handlers.memory_effect_store import PROCESS_KEYS, MemoryEffectStore
 from wakeboard.queue import effect_store
 from wakeboard.queue.effect_store import Entry, Holder
-from wakeboard.queue.handler_connection import drop, joined, own_connection
+from wakeboard.queue.handler_connection import close_thread_connection, current_transaction, own_connection
 
 if TYPE_CHECKING:
     from wakeboard.handlers.context import Context
@@ -156,7 +156,7 @@ def _must_hold(context: Context, holder: Holder) -> None:
             "transaction() has finished this run already; call once() before the block or inside it."
         )
     with own_connection() as connection:
-        if not effect_store.holds(connection, holder):
+        if not effect_store.is_holder(connection, holder):
             raise LeaseLost(f"Run {holder.run_id} belongs to a later attempt; this one may write nothing.")
 
 
@@ -244,7 +244,7 @@ def _result_text(value: Any, key: str) -> str:
         text = result_text(value)
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as wrong:
-        why = what_is_wrong(value, "result", str(wrong), plain)
+        why = explain_json_error(value, "result", str(wrong), plain)
         raise TypeError(
             f"{advice}is not JSON ({why}). Return something plain, as the provider's id."
         ) from wrong
@@ -264,9 +264,9 @@ def _finish(context: Context, holder: Holder, entry_id: int, key: str, text: str
                 written = effect_store.finish(connection, holder, entry_id, text)
             break
         except (psycopg.OperationalError, DatabaseError):
-            if joined() is not None or time.monotonic() + pause > until:
+            if current_transaction() is not None or time.monotonic() + pause > until:
                 raise
-            drop()
+            close_thread_connection()
             time.sleep(pause)
             pause = min(2 * pause, 2.0)
     if not written:

@@ -87,16 +87,18 @@ def job(
             "commands of an OS user."
         )
     policy: dict[str, Any] = {
-        "max_attempts": job_options.count(name, "max_attempts", max_attempts),
-        "timeout_seconds": job_options.seconds(name, "timeout", timeout),
-        "backoff": job_options.retry_rule(name, backoff),
-        "permanent": job_options.exceptions(name, permanent),
-        "max_running": None if max_running is None else job_options.count(name, "max_running", max_running),
-        "lease_seconds": None if lease is None else job_options.seconds(name, "lease", lease),
-        "memory_mb": None if memory_mb is None else job_options.count(name, "memory_mb", memory_mb),
-        "schedule": job_options.cron_text(name, schedule),
-        "timezone": job_options.zone(name, schedule, timezone),
-        "fresh": job_options.switch(name, "fresh", fresh),
+        "max_attempts": job_options.check_count(name, "max_attempts", max_attempts),
+        "timeout_seconds": job_options.check_seconds(name, "timeout", timeout),
+        "backoff": job_options.check_backoff(name, backoff),
+        "permanent": job_options.check_exceptions(name, permanent),
+        "max_running": None
+        if max_running is None
+        else job_options.check_count(name, "max_running", max_running),
+        "lease_seconds": None if lease is None else job_options.check_seconds(name, "lease", lease),
+        "memory_mb": None if memory_mb is None else job_options.check_count(name, "memory_mb", memory_mb),
+        "schedule": job_options.check_schedule(name, schedule),
+        "timezone": job_options.check_schedule_zone(name, schedule, timezone),
+        "fresh": job_options.check_flag(name, "fresh", fresh),
     }
 
     def register(function: _Function) -> _Function:

@@ -17,7 +17,8 @@ from wakeboard.cli.refusals import WrongUse
 from wakeboard.cli.terminal import say
 from wakeboard.core.answer import Answer
 from wakeboard.core.builtin_payloads import COMMAND_TYPE, command_type, command_user
-from wakeboard.core.time.cron import Cron, check_timezone
+from wakeboard.core.time.cron import Cron
+from wakeboard.core.time.zones import check_timezone
 from wakeboard.database.audit import terminal_actor
 from wakeboard.queue import definitions
 from wakeboard.queue.definitions import Definition
@@ -98,7 +99,7 @@ def add(
         name, job_type, cron, read_json_object(payload), timezone, misfire, round(grace), overlap,
         max_attempts, timeout, priority,
     )  # fmt: skip
-    definition.checked()
+    definition.check()
     with reach.connection() as connection:
         # The type of a user's commands says all there is to say, before a worker has it.
         if not new_type and command_user(job_type) is None:

@@ -1,4 +1,4 @@
-"""Python's plain values as JSON: what a result may hold, and where a value is that JSON has no form for."""
+"""Python's plain values as JSON: their encoder, and a search for the value that JSON has no form for."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from uuid import UUID
 from wakeboard.core.text.sanitize import clean_text
 
 Default = Callable[[Any], Any]
-# A value that lies deeper, or behind so many others, is not looked for.
-_DEEPEST = 100
-_MOST = 100_000
+# A value that lies deeper, or behind so many others, is not searched for.
+_MAX_DEPTH = 100
+_MAX_VALUES = 100_000
 _NAME_CHARACTERS = 40
 _LEAVES = (str, int, float, bool, type(None))
 
@@ -38,15 +38,11 @@ def plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, set | frozenset):
-        return _in_order(value)
+        try:
+            return sorted(value)
+        except TypeError:
+            return list(value)
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
-
-
-def _in_order(members: set[Any] | frozenset[Any]) -> list[Any]:
-    try:
-        return sorted(members)
-    except TypeError:
-        return list(members)
 
 
 class PlainEncoder(json.JSONEncoder):
@@ -65,65 +61,58 @@ def result_text(value: Any) -> str:
     return _RESULTS.encode(value)
 
 
-def what_is_wrong(value: Any, name: str, otherwise: str, default: Default | None = None) -> str:
-    """Return why ``value`` is no JSON: ``payload.customer.since is a datetime``; ``otherwise`` where no field
-    of it is to blame.
+def explain_json_error(value: Any, name: str, fallback: str, default: Default | None = None) -> str:
+    """Return why ``value`` is no JSON: ``payload.customer.since is a datetime``.
 
-    ``name`` stands for the whole; ``default`` is what the encoder made of values that JSON has no form for.
+    ``name`` stands for the whole, ``default`` is the encoder's function for values that JSON has no form for.
+    Returns ``fallback`` where no single field is the cause.
     """
     try:
-        return next(_Search(default or json.JSONEncoder().default).faults(value, name), otherwise)
+        return next(_FaultSearch(default or json.JSONEncoder().default).faults(value, name), fallback)
     except Exception:
-        # A value of strangers' code may do anything when it is looked at.
-        return otherwise
+        # A value of somebody else's class may raise anything when it is read.
+        return fallback
 
 
-class _Search:
-    """Looks for what JSON has no form for, in at most _MOST values."""
+class _FaultSearch:
+    """Looks for what JSON has no form for, in at most _MAX_VALUES values."""
 
     def __init__(self, default: Default) -> None:
         self._default = default
-        self._left = _MOST
+        self._remaining = _MAX_VALUES
 
     def faults(self, value: Any, path: str, depth: int = 0) -> Iterator[str]:
-        """Yield what is wrong with each part of ``value``, which is at ``path``."""
-        self._left -= 1
-        if depth > _DEEPEST or self._left < 0:
+        """Yield the fault of each part of ``value``, which is at ``path``."""
+        self._remaining -= 1
+        if depth > _MAX_DEPTH or self._remaining < 0:
             return
         if isinstance(value, dict):
             for key, part in value.items():
                 if not isinstance(key, _LEAVES):
-                    yield f"{path} has a key that is {_kind(key)}, and the keys of an object are text"
-                yield from self.faults(part, path + _step(key), depth + 1)
+                    yield f"{path} has a key that is {_type_name(key)}, and the keys of an object are text"
+                yield from self.faults(part, path + _path_step(key), depth + 1)
         elif isinstance(value, list | tuple):
-            for place, part in enumerate(value):
-                yield from self.faults(part, f"{path}[{place}]", depth + 1)
+            for index, part in enumerate(value):
+                yield from self.faults(part, f"{path}[{index}]", depth + 1)
         elif isinstance(value, _LEAVES):
-            yield from _leaf_faults(value, path)
+            try:
+                json.dumps(value, allow_nan=False)
+            except ValueError as wrong:
+                yield f"{path} is {value}" if isinstance(value, float) else f"{path}: {wrong}"
         else:
-            yield from self._made(value, path, depth)
-
-    def _made(self, value: Any, path: str, depth: int) -> Iterator[str]:
-        try:
-            made = self._default(value)
-        except (TypeError, ValueError):
-            yield f"{path} is {_kind(value)}"
-        else:
-            yield from self.faults(made, path, depth + 1)
+            try:
+                plain_form = self._default(value)
+            except (TypeError, ValueError):
+                yield f"{path} is {_type_name(value)}"
+            else:
+                yield from self.faults(plain_form, path, depth + 1)
 
 
-def _leaf_faults(value: Any, path: str) -> Iterator[str]:
-    try:
-        json.dumps(value, allow_nan=False)
-    except ValueError as wrong:
-        yield f"{path} is {value}" if isinstance(value, float) else f"{path}: {wrong}"
-
-
-def _step(key: Any) -> str:
+def _path_step(key: object) -> str:
     name = clean_text(str(key), _NAME_CHARACTERS)
     return f".{name}" if name.isidentifier() else f"[{name!r}]"
 
 
-def _kind(value: Any) -> str:
+def _type_name(value: object) -> str:
     name = clean_text(type(value).__name__, _NAME_CHARACTERS)
     return f"an {name}" if name[:1].lower() in "aeio" else f"a {name}"

@@ -1,7 +1,7 @@
-"""Secrets in what users stored: found by the name they stand under and by how they look in text, and hidden.
+"""Hides secrets in what users stored: found by their key, and by how they look in text.
 
-Pure. Whatever shows a payload, an error, a result or an output on a page, or logs one, passes it through
-here. What viewers may not search for, which SQL has to know, is in ``wakeboard_dashboard.queries.runs``.
+Pure. Every payload, error, result and output that is shown on a page or logged passes through here. What
+viewers may not search for, which SQL has to know, is in ``wakeboard_dashboard.queries.runs``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _FLAG = rf"-(?<![\w-]-)-?[\w-]{{0,40}}{_NAME}[\w-]{{0,40}}+"
 _SECRET_FLAG = re.compile(_FLAG, re.IGNORECASE)
 # In text each is a head that stays and what the secret behind it looks like; None: it is a value of any kind.
 # What can begin anywhere has bounded repetitions: a megabyte of text is read once, not once a letter. Each
-# with words of which a text holds one wherever the head matches. They read text in small letters: to look
-# for both kinds takes five times as long.
+# with words of which a text holds one wherever the head matches. They match lower case: to match both cases
+# takes five times as long.
 SECRET_TEXT = tuple(
     (words, re.compile(head), None if secret is None else re.compile(secret))
     for words, head, secret in (
@@ -71,8 +71,8 @@ SECRET_TEXT = tuple(
         (_NAME_WORDS, rf"{_NAME}[\w-]{{0,40}}+:[ \t]{{1,3}}", r"""(?=\S{0,200}\d|\S{16})[^\s&;,)}\]]+"""),
     )
 )
-# Letter by letter, so that places stay; outside of ASCII three letters are the same as one of ours.
-_SMALL = {ord(letter): letter.lower() for letter in ascii_uppercase} | str.maketrans("İıſK", "iisk")
+# Letter by letter, so that positions stay; outside of ASCII three letters are the same as one of these.
+_LOWER_CASE = {ord(letter): letter.lower() for letter in ascii_uppercase} | str.maketrans("İıſK", "iisk")
 # A letter before the quote says what kind of text it is, as in b'…'; a text inside of a text has its quotes
 # escaped. What was cut ends with its line.
 _OPENING = re.compile(r"""[bru]{0,2}(?P<escape>\\{0,3})(?P<quote>["'])""", re.IGNORECASE)
@@ -87,12 +87,12 @@ _CLOSING = {
 }
 _PIECES = re.compile(r"""[\[{(\]})\r\n]|"(?:[^"\\\r\n]|\\.)*"?|'(?:[^'\\\r\n]|\\.)*'?""")
 _WORD = re.compile(r"""[^\s"'&;,)}\]]+""")
-_TELLING = tuple({word for words, _, _ in SECRET_TEXT for word in words})
-DEEPEST = 50
-LONGEST_KEPT = 100
+_SECRET_WORDS = tuple({word for words, _, _ in SECRET_TEXT for word in words})
+MAX_DEPTH = 50
+_LONGEST_CACHED_KEY = 100
 
 
-def redact(value: Any, depth: int = DEEPEST) -> Any:
+def redact(value: Any, depth: int = MAX_DEPTH) -> Any:
     """Return ``value`` with what looks like a secret hidden, by key and in text; ``…`` below ``depth``."""
     if isinstance(value, str):
         return redact_text(value)
@@ -102,73 +102,74 @@ def redact(value: Any, depth: int = DEEPEST) -> Any:
         return "…"
     if isinstance(value, Mapping):
         return {
-            key: HIDDEN if _names_a_secret(str(key)) else redact(each, depth - 1)
+            key: HIDDEN if _is_secret_key(str(key)) else redact(each, depth - 1)
             for key, each in value.items()
         }
     return [
-        HIDDEN if is_hidden_item(value, place) else redact(each, depth - 1)
-        for place, each in enumerate(value)
+        HIDDEN if is_secret_item(value, index) else redact(each, depth - 1)
+        for index, each in enumerate(value)
     ]
 
 
-def is_hidden_item(items: Sequence[Any], place: int) -> bool:
+def is_secret_item(items: Sequence[object], index: int) -> bool:
     """Return whether the item before names a secret, as in ``["pg_dump", "--password", …]``."""
-    before = items[place - 1] if place else None
+    before = items[index - 1] if index else None
     return isinstance(before, str) and _SECRET_FLAG.fullmatch(before) is not None
 
 
-def _names_a_secret(key: str) -> bool:
-    return _short_names_a_secret(key) if len(key) <= LONGEST_KEPT else bool(SECRET_KEYS.search(key))
+def _is_secret_key(key: str) -> bool:
+    is_short = len(key) <= _LONGEST_CACHED_KEY
+    return _is_short_secret_key(key) if is_short else SECRET_KEYS.search(key) is not None
 
 
 # The same few keys are in every row of a log; a payload's may be anything.
 @lru_cache(1024)
-def _short_names_a_secret(key: str) -> bool:
-    return bool(SECRET_KEYS.search(key))
+def _is_short_secret_key(key: str) -> bool:
+    return SECRET_KEYS.search(key) is not None
 
 
 def redact_text(text: str) -> str:
-    """Return ``text`` with what looks like a secret hidden; text without a telling word is cheap."""
-    small = text.lower() if text.isascii() else text.translate(_SMALL)
-    if not _tells(small):
+    """Return ``text`` with what looks like a secret hidden; text without a secret word is cheap."""
+    lower = text.lower() if text.isascii() else text.translate(_LOWER_CASE)
+    if not _has_secret_word(lower):
         return text
     for words, head, secret in SECRET_TEXT:
-        if any(word in small for word in words):
-            text, small = _hidden(text, small, head, secret)
+        if any(word in lower for word in words):
+            text, lower = _hide(text, lower, head, secret)
     return text
 
 
-def _hidden(text: str, small: str, head: re.Pattern[str], secret: re.Pattern[str] | None) -> tuple[str, str]:
-    """Return ``text``, and the same in small letters, with what follows each ``head`` hidden, as far as it
-    looks like ``secret``.
+def _hide(text: str, lower: str, head: re.Pattern[str], secret: re.Pattern[str] | None) -> tuple[str, str]:
+    """Return ``text``, and the same in lower case, with what follows each ``head`` hidden, as far as it looks
+    like ``secret``.
     """
     parts: list[str] = []
-    small_parts: list[str] = []
-    place = 0
-    while (found := head.search(small, place)) is not None:
-        begin = found.end()
-        end = _end_of_value(text, begin) if secret is None else _end(secret, small, begin)
+    lower_parts: list[str] = []
+    position = 0
+    while (match := head.search(lower, position)) is not None:
+        begin = match.end()
+        end = _end_of_value(text, begin) if secret is None else _end_of_match(secret, lower, begin)
         hidden = HIDDEN if end > begin else ""
-        parts += (text[place:begin], hidden)
-        small_parts += (small[place:begin], hidden)
-        place = end
+        parts += (text[position:begin], hidden)
+        lower_parts += (lower[position:begin], hidden)
+        position = end
     if not parts:
-        return text, small
-    return "".join((*parts, text[place:])), "".join((*small_parts, small[place:]))
+        return text, lower
+    return "".join((*parts, text[position:])), "".join((*lower_parts, lower[position:]))
 
 
-def _end(pattern: re.Pattern[str], text: str, begin: int) -> int:
-    found = pattern.match(text, begin)
-    return begin if found is None else found.end()
+def _end_of_match(pattern: re.Pattern[str], text: str, begin: int) -> int:
+    match = pattern.match(text, begin)
+    return begin if match is None else match.end()
 
 
 def _end_of_value(text: str, begin: int) -> int:
     """Return where a value ends that begins at ``begin``: a quoted text, a list, an object or a word."""
     quoted = _OPENING.match(text, begin)
     if quoted is not None:
-        return _end(_CLOSING[quoted["quote"], bool(quoted["escape"])], text, quoted.end())
+        return _end_of_match(_CLOSING[quoted["quote"], bool(quoted["escape"])], text, quoted.end())
     if text[begin : begin + 1] not in ("[", "{", "("):
-        return _end(_WORD, text, begin)
+        return _end_of_match(_WORD, text, begin)
     depth = 0
     for piece in _PIECES.finditer(text, begin):
         if piece[0] in "\r\n":
@@ -179,9 +180,9 @@ def _end_of_value(text: str, begin: int) -> int:
     return len(text)
 
 
-def _tells(text: str) -> bool:
-    """Whether a telling word is in ``text``; most texts have none, and a generator takes twice as long."""
-    for word in _TELLING:  # noqa: SIM110
+def _has_secret_word(text: str) -> bool:
+    # Most texts have none, and a generator takes twice as long.
+    for word in _SECRET_WORDS:  # noqa: SIM110
         if word in text:
             return True
     return False

@@ -1,4 +1,4 @@
-"""Text of strangers, cut and made safe: for a screen, a log and PostgreSQL. Pure."""
+"""Text from outside, cut and made safe for a screen, a log and PostgreSQL. Pure."""
 
 from __future__ import annotations
 
@@ -15,29 +15,27 @@ _ESCAPES = re.compile(
     r"|\x1b[ -/]*[0-~]?"
 )
 _GAP = "\n… {:,} bytes left out …\n"
-# How far from a cut a line's end is looked for.
+# How far from a cut the end of a line is searched for.
 _LINE_BYTES = 1024
 
 
-def as_on_screen(text: str) -> str:
-    """`text` as a terminal would leave it, but for colours: CRLF is a new line, a lone CR begins the line
-    anew, a backspace goes back by one character, escape sequences are gone."""
+def render_terminal(text: str) -> str:
+    """Return `text` as a terminal would leave it, but for colours: CRLF is a new line, a lone CR begins the
+    line anew, a backspace goes back by one character, escape sequences are gone."""
     if "\x1b" in text or "\x9b" in text or "\x9d" in text:
         text = _ESCAPES.sub("", text)
     if "\r" in text or "\b" in text:
-        text = "\n".join(map(_last_state, text.split("\n")))
+        text = "\n".join(map(_render_line, text.split("\n")))
     return text
 
 
-def _last_state(line: str) -> str:
-    """What one line shows in the end; a CR before the line's end is part of the end."""
+def _render_line(line: str) -> str:
+    # A CR before the line's end is part of the end.
     if "\r" in line:
         line = line.rstrip("\r").rpartition("\r")[2]
-    return _typed(line) if "\b" in line else line
-
-
-def _typed(line: str) -> str:
-    """One line with backspaces: what comes after one overwrites."""
+    if "\b" not in line:
+        return line
+    # What comes after a backspace overwrites.
     shown: list[str] = []
     place = 0
     for letter in line:
@@ -50,16 +48,16 @@ def _typed(line: str) -> str:
 
 
 def safe_text(text: str) -> str:
-    """`text` as on a screen, every character that neither a screen nor PostgreSQL can hold replaced by
-    U+FFFD."""
-    # What a screen would change has one of these; most texts have none.
+    """Return `text` as a terminal renders it, every character that neither a screen nor PostgreSQL can hold
+    replaced by U+FFFD."""
+    # What a terminal would change has one of these; most texts have none.
     if _UNSAFE.search(text) is None:
         return text
-    return _UNSAFE.sub("\ufffd", as_on_screen(text))
+    return _UNSAFE.sub("\ufffd", render_terminal(text))
 
 
 def clean_text(text: str, limit: int, *, keep: Literal["head", "ends", "tail"] = "head") -> str:
-    """At most `limit` characters of `text`, as `safe_text` makes them.
+    """Return at most `limit` characters of `text`, as `safe_text` makes them.
 
     `keep` says which part of a longer text stays; the gap is marked.
     """
@@ -77,25 +75,25 @@ def clean_text(text: str, limit: int, *, keep: Literal["head", "ends", "tail"] =
 
 
 def head_and_tail(head: bytes, tail: bytes, total: int, limit: int) -> str:
-    """The beginning of `head` and the end of `tail`, of at most `limit` bytes together, with a line between
-    them that says how many of `total` bytes are missing.
+    """Return the beginning of `head` and the end of `tail`, of at most `limit` bytes together, with a line
+    between them that says how many of `total` bytes are missing.
 
     Both are UTF-8; a quarter is the head's. Where a line ends near a cut, the cut is there.
     """
     room = limit - len(_GAP.format(total).encode())
-    first, last = _first(head, room // 4), _last(tail, room - room // 4)
+    first, last = _cut_end(head, room // 4), _cut_begin(tail, room - room // 4)
     gap = _GAP.format(total - len(first) - len(last))
     return first.decode(errors="ignore").removesuffix("\n") + gap + last.decode(errors="ignore")
 
 
-def _first(text: bytes, most: int) -> bytes:
+def _cut_end(text: bytes, most: int) -> bytes:
     if len(text) <= most:
         return text
     place = text.rfind(b"\n", max(most - _LINE_BYTES, 0), most)
     return text[:most] if place < 0 else text[: place + 1]
 
 
-def _last(text: bytes, most: int) -> bytes:
+def _cut_begin(text: bytes, most: int) -> bytes:
     if len(text) <= most:
         return text
     begin = len(text) - most
@@ -103,11 +101,11 @@ def _last(text: bytes, most: int) -> bytes:
 
 
 def first_line(failure: object) -> str:
-    """Return what a failure says without what is below it, such as the statement that PostgreSQL draws."""
+    """Return the first line of an error's text, without what PostgreSQL shows below it."""
     return str(failure).strip().split("\n", 1)[0]
 
 
-def described(failure: BaseException) -> str:
+def describe_error(failure: BaseException) -> str:
     """Return the type and the text of ``failure`` in one line of at most 500 characters."""
     text = " ".join(str(failure).split())
     return f"{type(failure).__name__}: {text}"[:500] if text else type(failure).__name__
@@ -118,8 +116,8 @@ def last_line(text: str) -> str:
     return next((line.strip() for line in reversed(text.splitlines()) if line.strip()), "")
 
 
-def ends_within(text: str, limit: int) -> str:
-    """Both ends of `text`, of at most `limit` bytes together with the mark between them."""
+def cut_middle(text: str, limit: int) -> str:
+    """Return both ends of `text`, of at most `limit` bytes together with the mark between them."""
     encoded = text.encode("utf-8")
     if len(encoded) <= limit:
         return text

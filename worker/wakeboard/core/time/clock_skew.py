@@ -1,8 +1,8 @@
-"""Which times lie further ahead of the database's clock than they can: it was ahead when they were written.
+"""Times in the future that were written while the database's clock was ahead.
 
-Such a time says nothing, so it counts as past: at 09:00 a heartbeat of 15:00 is not heard. Whoever compares a
-time with now(), to learn whether something is fresh or still to come, reads the bound from here. What can be
-written anew is put right by the duty ``wakeboard.runtime.duties.clock``. Opens no connection.
+Such a time counts as past: at 09:00 a heartbeat of 15:00 is none. Code that compares a time with now(), to
+learn whether something is fresh or still to come, takes the bound from here. The duty
+``wakeboard.runtime.duties.clock`` corrects what can be written anew. Opens no connection.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ AHEAD = "The database's clock was ahead, and is right again"
 
 
 def latest(seconds: str | float = 0) -> str:
-    """Return the SQL of the latest moment that may be written now, for what lies ``seconds`` ahead at most.
+    """Return the SQL of the latest time that can be right, for what lies at most ``seconds`` in the future.
 
-    ``seconds`` is a number or SQL. The moment is of the statement: a transaction that has waited for a lock
-    meets rows that are younger than itself.
+    ``seconds`` is a number or SQL. It counts from the statement, not from now(): a transaction that has
+    waited for a lock meets rows that are younger than itself.
     """
     longer = "" if seconds == 0 else f" + {seconds}"
     return f"statement_timestamp() + make_interval(secs => {MARGIN_SECONDS}{longer})"

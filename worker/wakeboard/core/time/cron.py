@@ -5,9 +5,9 @@ fires once for each wall time: right after a jump that swallowed it, and only th
 twice. A schedule whose minute or hour starts with `*` is an interval: it fires at every minute that passes
 and matches, so twice where a wall time comes twice, and not at all where it is missing.
 
-cronsim reads and explains the fields. The walk is ours: cronsim 2.8 loses 02:00 and 02:15 of `*/15 2 * * *`
-on the day Lord Howe steps back half an hour, and asked between the two 01:30s of a day it answers with the
-first.
+cronsim reads and explains the fields. This module walks the times itself: cronsim 2.8 loses 02:00 and 02:15
+of `*/15 2 * * *` on the day Lord Howe steps back half an hour, and asked between the two 01:30s of a day it
+answers with the first.
 """
 
 import calendar
@@ -21,11 +21,16 @@ from zoneinfo import ZoneInfo
 
 from cronsim import CronSim, CronSimError
 
-from wakeboard.core.time.zones import change_around, comes_twice, do_not_exist, offset_of
-from wakeboard.core.time.zones import check_timezone as check_timezone
+from wakeboard.core.time.zones import (
+    check_timezone,
+    describe_missing,
+    describe_repeated,
+    find_clock_change,
+    offset_of,
+)
 
 LONGEST_TEXT = 200
-# 29 February on one given weekday can be 40 years away; what is further off never comes.
+# 29 February on one given weekday can be 40 years away; a schedule without a fire in this time has none.
 HORIZON_YEARS = 50
 EARLIEST_YEAR, LATEST_YEAR = 1900, 9000
 
@@ -47,9 +52,9 @@ RANGES = (
     "0 to 7 (0 and 7 are Sunday) or sun to sat",
 )
 SPANS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
-# In each of these a step begins anew, and what is written for an interval that goes further.
-WITHIN = ("hour", "day", "month", "year", "week")
-INSTEAD = (
+# The period in which the steps of each field begin anew, and what to write for a longer interval.
+PERIODS = ("hour", "day", "month", "year", "week")
+LONGER_INTERVALS = (
     "For every 90 minutes write two schedules, '0 */3 * * *' and '30 1-23/3 * * *'.",
     "For every second day write '*/2' as day of month.",
     "For every second month write '*/2' as month.",
@@ -64,14 +69,14 @@ _NAMES: tuple[dict[str, int], ...] = (
     {name.upper(): (number + 1) % 7 for number, name in enumerate(calendar.day_abbr)},
 )
 
-# Two digits and a bounded step: whatever passes here costs cronsim at most a few hundred numbers.
+# Two digits and a bounded step: a term that matches costs cronsim at most a few hundred numbers.
 _VALUE = r"(?:[0-9]{1,2}|[A-Z]{3})"
 _TERM = re.compile(rf"(?:\*|{_VALUE}(?:-{_VALUE})?)(?:/[0-9]{{1,3}})?|L|LW|[0-7]L|{_VALUE}#[1-5]")
 _STEPPED = re.compile(rf"(\*|{_VALUE})(?:-({_VALUE}))?/([0-9]{{1,3}})")
-# So few values are named one by one: "every 45th minute" hides that it is the 0th and the 45th.
-_NAMED = 2
+# Up to so many values of a step are listed: "every 45th minute" hides that it is the 0th and the 45th.
+_MOST_LISTED = 2
 _ORDINAL = re.compile(r"\b([0-9]+)th\b")
-# What comes at all comes within 50 years of it.
+# A schedule that fires at all fires within 50 years of it.
 _ANY_DAY = datetime(2000, 1, 1, tzinfo=UTC)
 _MINUTE, _DAY = timedelta(minutes=1), timedelta(days=1)
 
@@ -116,7 +121,7 @@ class Cron:
 
         Raises CronError, a sentence that names the field.
         """
-        text = _collapse(expression)
+        text = _normalise(expression)
         fields = ALIASES[text.lower()][0].split() if text.lower() in ALIASES else text.upper().split()
         _check_count(text, fields)
         minute, hour, _, month, _ = (_read_field(index, part) for index, part in enumerate(fields))
@@ -136,20 +141,21 @@ class Cron:
 
     @property
     def days(self) -> CronSim | None:
-        """The fields as cronsim read them, for who asks about days alone; None when no day ever matches."""
+        """The fields as cronsim read them, for questions about days; None when no day ever matches."""
         return self._days
 
     def describe(self) -> str:
-        """Say the schedule in words, as in "At 02:30 every day"."""
+        """Return the schedule in words, as in "At 02:30 every day"."""
         if self.text.lower() in ALIASES:
             return ALIASES[self.text.lower()][1]
         if self._days is None:
             return "Never: none of its months has that day"
         # cronsim 2.8 says 22th and 31th.
-        return _ORDINAL.sub(lambda found: ordinal(int(found[1])), _plain(self.text, self._days).explain())
+        words = _list_few_steps(self.text, self._days).explain()
+        return _ORDINAL.sub(lambda match: ordinal(int(match[1])), words)
 
     def next_fire(self, timezone: str, after: datetime) -> datetime | None:
-        """Give the first fire later than `after` (aware) in UTC, or None when there is none in 50 years.
+        """Return the first fire later than `after` (aware) in UTC, or None when there is none in 50 years.
 
         timezone: name of the zone whose wall clock the fields mean. Raises as `fires` does.
         """
@@ -157,7 +163,7 @@ class Cron:
         return None if fire is None else fire.at
 
     def fires(self, timezone: str, after: datetime) -> Iterator[Fire]:
-        """Give the fires later than `after` (aware), in order, one at a time as they are asked for.
+        """Yield the fires later than `after` (aware), in order.
 
         Ends when the next one is more than 50 years off.
         Raises ValueError for an unknown zone, a naive `after`, or one outside the years 1900 to 9000.
@@ -173,8 +179,8 @@ class Cron:
         return self._by_elapsed_time(zone, start) if self.is_interval else self._by_wall_time(zone, start)
 
     def _by_wall_time(self, zone: ZoneInfo, after: datetime) -> Iterator[Fire]:
-        # Wall times read with fold=0, gaps collapsed to their end, never run backwards in UTC: the order
-        # stands, and those before the wall time of `after` are over.
+        # Wall times with fold=0, and with gaps collapsed to their end, never go backwards in UTC: the order
+        # holds, and those before the wall time of `after` are over.
         now = after.astimezone(zone).replace(tzinfo=None, fold=0, second=0, microsecond=0)
         walls = (wall for wall in self._wall_times(now.date()) if wall > now)
         for at, together in itertools.groupby(walls, key=lambda wall: _instant(wall, zone)):
@@ -183,26 +189,26 @@ class Cron:
 
     def _by_elapsed_time(self, zone: ZoneInfo, after: datetime) -> Iterator[Fire]:
         missing: str | None = None
-        for before, local in self._minutes_to_look_at(zone, after.replace(second=0, microsecond=0) + _MINUTE):
+        for before, local in self._candidate_minutes(zone, after.replace(second=0, microsecond=0) + _MINUTE):
             if offset_of(local) > offset_of(before):
                 missing = self._missing_note(before, zone)
             wall = local.replace(tzinfo=None, fold=0)
-            if wall.minute in self._minutes and wall.hour in self._hours and self._on(wall.date()):
+            if wall.minute in self._minutes and wall.hour in self._hours and self._matches_day(wall.date()):
                 yield Fire(local.astimezone(UTC), local, missing or _twice_note(local, zone))
                 missing = None
 
-    def _minutes_to_look_at(self, zone: ZoneInfo, moment: datetime) -> Iterator[tuple[datetime, datetime]]:
-        """Give each minute that may match with an earlier one, in the zone.
+    def _candidate_minutes(self, zone: ZoneInfo, moment: datetime) -> Iterator[tuple[datetime, datetime]]:
+        """Yield (an earlier minute, a minute that may match), in the zone.
 
-        Where the clocks change it is each minute with the one right before it; elsewhere, and they are most,
-        minutes, hours and days without a match are left out.
+        Where the clocks change these are all minutes, each with the one right before it; elsewhere minutes,
+        hours and days without a match are left out.
         """
         while True:
             first, last = (moment - _MINUTE).astimezone(zone), (moment + 59 * _MINUTE).astimezone(zone)
             if offset_of(first) != offset_of(last):
                 locals_ = [first, *((moment + minute * _MINUTE).astimezone(zone) for minute in range(60))]
                 yield from itertools.pairwise(locals_)
-            elif self._in_hour(first) or self._in_hour(last):
+            elif self._matches_hour(first) or self._matches_hour(last):
                 for minute in range(60):
                     if (first.minute + 1 + minute) % 60 in self._minutes:
                         yield first, (moment + minute * _MINUTE).astimezone(zone)
@@ -214,10 +220,10 @@ class Cron:
             # No zone is a whole day away from UTC.
             moment = max(moment, datetime(day.year, day.month, day.day, tzinfo=UTC) - _DAY)
 
-    def _in_hour(self, local: datetime) -> bool:
-        return local.hour in self._hours and self._on(local.date())
+    def _matches_hour(self, local: datetime) -> bool:
+        return local.hour in self._hours and self._matches_day(local.date())
 
-    def _on(self, day: date) -> bool:
+    def _matches_day(self, day: date) -> bool:
         return self._days is not None and day.month in self._months and self._days.match_day(day)
 
     def _dates(self, first: date) -> Iterator[date]:
@@ -237,23 +243,25 @@ class Cron:
                 yield datetime(day.year, day.month, day.day, hour, minute)
 
     def _missing_note(self, before: datetime, zone: ZoneInfo) -> str | None:
-        """Name the wall times of this schedule that the jump right after `before` swallows."""
+        """Return which wall times of this schedule the jump right after `before` skips."""
         first = before.replace(tzinfo=None, fold=0) + _MINUTE
-        change = change_around(first, zone)
+        change = find_clock_change(first, zone)
         if change is None:
             return None
         gap = [first + minute * _MINUTE for minute in range((change.after - first) // _MINUTE)]
-        walls = [w for w in gap if w.minute in self._minutes and w.hour in self._hours and self._on(w.date())]
-        return (
-            f"{do_not_exist(walls, zone)}: {change.words()}; an interval leaves out what does not exist"
-            if walls
-            else None
-        )
+        walls = [
+            w
+            for w in gap
+            if w.minute in self._minutes and w.hour in self._hours and self._matches_day(w.date())
+        ]
+        if not walls:
+            return None
+        fact = f"{describe_missing(walls, zone)}: {change.describe()}"
+        return f"{fact}; an interval leaves out what does not exist"
 
 
 def read_schedule(text: str) -> Cron:
-    """Read a schedule that somebody wants: one that comes at some time, and whose steps do not reach past
-    their range.
+    """Parse a new schedule: it must fire at some time, and its steps must not reach past their range.
 
     Raises CronError as ``read_existing`` does, and for a step after which nothing comes.
     """
@@ -266,9 +274,9 @@ def read_schedule(text: str) -> Cron:
 
 
 def read_existing(text: str) -> Cron:
-    """Read a schedule that is there: one that comes at some time, which is so in every zone or in none.
+    """Parse a schedule that exists: it must fire at some time. A schedule that fires in one zone does in all.
 
-    Raises CronError as ``Cron.parse`` does, and for a text that has no time.
+    Raises CronError as ``Cron.parse`` does, and for a text that never fires.
     """
     cron = Cron.parse(text)
     if cron.next_fire("UTC", _ANY_DAY) is None:
@@ -282,7 +290,7 @@ def ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def _collapse(expression: str) -> str:
+def _normalise(expression: str) -> str:
     if len(expression) > LONGEST_TEXT:
         raise CronError(
             f"A schedule of {len(expression)} characters is too long: {LONGEST_TEXT} are allowed."
@@ -307,7 +315,7 @@ def _check_count(text: str, fields: list[str]) -> None:
 
 
 def _read_field(index: int, part: str) -> CronSim:
-    """Read one field alone, the others being `*`, so that an error can name it."""
+    """Parse one field alone, the others being `*`, so that an error can name it."""
     where = f"The {FIELDS[index]} field {part.lower()!r}"
     if not all(_TERM.fullmatch(term) for term in part.split(",")):
         raise CronError(
@@ -336,13 +344,13 @@ class _Step:
 
     @classmethod
     def read(cls, index: int, term: str) -> Self | None:
-        found = _STEPPED.fullmatch(term)
-        if found is None:
+        match = _STEPPED.fullmatch(term)
+        if match is None:
             return None
         lowest, highest = SPANS[index]
-        first = lowest if found[1] == "*" else _number(index, found[1])
-        last = highest if found[2] is None else _number(index, found[2])
-        return cls(first, max(first, last), int(found[3]), found[2] is not None)
+        first = lowest if match[1] == "*" else _number(index, match[1])
+        last = highest if match[2] is None else _number(index, match[2])
+        return cls(first, max(first, last), int(match[3]), match[2] is not None)
 
     @property
     def count(self) -> int:
@@ -354,70 +362,71 @@ def _number(index: int, word: str) -> int:
 
 
 def _check_step(index: int, term: str) -> None:
-    """Refuse a step that leaves nothing but the first value: somebody meant an interval that it is not."""
-    found = _Step.read(index, term)
-    if found is None:
+    """Raise CronError for a step that leaves the first value alone: its author meant a longer interval."""
+    step = _Step.read(index, term)
+    if step is None:
         return
     where = f"The {FIELDS[index]} field {term.lower()!r}"
-    if found.is_range and found.count == 1:
+    if step.is_range and step.count == 1:
         raise CronError(
-            f"{where} has a step and a range of one value: write {found.first} for that one, or a range that "
+            f"{where} has a step and a range of one value: write {step.first} for that one, or a range that "
             "ends later."
         )
-    if found.step > found.count:
+    if step.step > step.count:
         raise CronError(
-            f"{where} has a step of {found.step} and a range of {found.count} values, and begins anew each "
-            f"{WITHIN[index]}: it would fire at {FIELDS[index]} {found.first} alone. Write {found.first} for "
-            f"that. {INSTEAD[index]}"
+            f"{where} has a step of {step.step} and a range of {step.count} values, and begins anew each "
+            f"{PERIODS[index]}: it would fire at {FIELDS[index]} {step.first} alone. Write {step.first} for "
+            f"that. {LONGER_INTERVALS[index]}"
         )
 
 
-def _plain(text: str, days: CronSim) -> CronSim:
-    """Return the same schedule with few stepped values written one by one, for its words."""
+def _list_few_steps(text: str, days: CronSim) -> CronSim:
+    """Return the same schedule with steps of few values written as lists, for its words."""
     fields = text.upper().split()
     parts = fields.copy()
     # With a star in front of a day field both days must match: that star has to stay.
-    is_of_one_day = parts[2] == "*" or parts[4] == "*"
+    must_both_match = parts[2] == "*" or parts[4] == "*"
     for index, part in enumerate(parts):
-        if is_of_one_day or index not in (2, 4):
-            parts[index] = ",".join(_named(index, term) for term in part.split(","))
+        if must_both_match or index not in (2, 4):
+            parts[index] = ",".join(_list_values(index, term) for term in part.split(","))
     return days if parts == fields else CronSim(" ".join(parts), datetime(2000, 1, 1))
 
 
-def _named(index: int, term: str) -> str:
-    found = _Step.read(index, term)
+def _list_values(index: int, term: str) -> str:
+    step = _Step.read(index, term)
     # cronsim 2.8 takes 10-10/5 for 10/5.
-    if found is not None and found.is_range and found.count == 1:
-        return f"{found.first}/{found.step}"
-    if found is None or found.step == 0:
+    if step is not None and step.is_range and step.count == 1:
+        return f"{step.first}/{step.step}"
+    if step is None or step.step == 0:
         return term
-    values = range(found.first, found.last + 1, found.step)
-    return ",".join(map(str, values)) if len(values) <= _NAMED else term
+    values = range(step.first, step.last + 1, step.step)
+    return ",".join(map(str, values)) if len(values) <= _MOST_LISTED else term
 
 
 def _instant(wall: datetime, zone: ZoneInfo) -> datetime:
-    change = change_around(wall, zone)
-    if change is not None and change.jumps:
+    change = find_clock_change(wall, zone)
+    if change is not None and change.is_jump:
         return change.at
     return (wall - offset_of(wall.replace(tzinfo=zone))).replace(tzinfo=UTC)
 
 
 def _wall_note(walls: list[datetime], zone: ZoneInfo) -> str | None:
-    """Say why wall times fire when they do; they all fire at one instant, so only a jump gathers several."""
-    change = change_around(walls[0], zone)
+    """Return why ``walls`` fire when they do. They fire at one instant, so only a jump gathers several."""
+    change = find_clock_change(walls[0], zone)
     if change is None:
         return None
-    if not change.jumps:
-        return f"{comes_twice(walls[0], zone)}: {change.words()}; it fires the first time only"
+    if not change.is_jump:
+        return f"{describe_repeated(walls[0], zone)}: {change.describe()}; it fires the first time only"
     missing = [wall for wall in walls if wall < change.after]
     fires = "it fires" if len(missing) == 1 else "they fire once,"
-    return f"{do_not_exist(missing, zone)}: {change.words()}; {fires} right after"
+    return f"{describe_missing(missing, zone)}: {change.describe()}; {fires} right after"
 
 
 def _twice_note(local: datetime, zone: ZoneInfo) -> str | None:
     wall = local.replace(tzinfo=None, fold=0)
-    change = change_around(wall, zone)
+    change = find_clock_change(wall, zone)
     if change is None:
         return None
     turn = "second" if local.fold else "first"
-    return f"{comes_twice(wall, zone)}: {change.words()}; an interval fires both times, this is the {turn}"
+    fact = f"{describe_repeated(wall, zone)}: {change.describe()}"
+    return f"{fact}; an interval fires both times, this is the {turn}"

@@ -5,7 +5,7 @@ import re
 
 UNIT_SECONDS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 LONGEST_SECONDS = 3_650 * UNIT_SECONDS["d"]
-# No duration that means something needs more characters; it also bounds what float() is given.
+# No meaningful duration needs more characters; it also bounds the argument of float().
 LONGEST_TEXT = 40
 
 _PLAIN = re.compile(r"[0-9]+(?:\.[0-9]+)?", re.ASCII)
@@ -29,7 +29,7 @@ def parse_duration(text: str) -> float:
         raise ValueError(
             f"A duration of {len(cleaned)} characters is too long: write it like 30s, 5m, 1h30m or 2d."
         )
-    seconds = _seconds_in(cleaned)
+    seconds = _parse_seconds(cleaned)
     if seconds is None:
         raise ValueError(
             f"{text!r} is not a duration: write numbers with the units d, h, m, s, largest first "
@@ -42,7 +42,7 @@ def parse_duration(text: str) -> float:
     return seconds
 
 
-def _seconds_in(cleaned: str) -> float | None:
+def _parse_seconds(cleaned: str) -> float | None:
     if _PLAIN.fullmatch(cleaned):
         return float(cleaned)
     parts = _PARTS.fullmatch(cleaned)
@@ -62,8 +62,8 @@ def format_duration(seconds: float) -> str:
     if not math.isfinite(seconds):
         raise ValueError(f"{seconds} cannot be shown as a duration: it has to be a finite number of seconds.")
     sign = "-" if seconds < 0 else ""
-    shown = _magnitude(abs(seconds))
-    return shown if shown == "0 s" else sign + shown
+    magnitude = _magnitude(abs(seconds))
+    return magnitude if magnitude == "0 s" else sign + magnitude
 
 
 def _magnitude(seconds: float) -> str:

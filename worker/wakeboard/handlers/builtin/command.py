@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from wakeboard.core.builtin_payloads import (
-    COMMAND,
+    COMMAND_FIELDS,
     COMMAND_TYPE,
     Instructions,
     argv_of,
@@ -59,7 +59,7 @@ def command(context: Context) -> dict[str, int]:
     run is stopped, the program's process group gets SIGTERM.
     """
     account = run_as.account(context.job_type)
-    found = instructions(context, COMMAND)
+    found = instructions(context, COMMAND_FIELDS)
     ok_codes, before = ok_codes_of(found), captured_bytes() or 0
     with _standard_input(found) as stdin, _started(context, found, stdin, account) as process:
         status = _wait(context, process)

@@ -19,7 +19,7 @@ from urllib.parse import quote, urlsplit
 
 from wakeboard import __version__
 from wakeboard.core.builtin_payloads import (
-    HTTP,
+    HTTP_FIELDS,
     SCHEMES,
     Instructions,
     body_of,
@@ -28,9 +28,9 @@ from wakeboard.core.builtin_payloads import (
     texts_of,
     url_of,
 )
+from wakeboard.core.http_response import TruncatedResponse, read_body
 from wakeboard.core.outcome import Permanent, Retryable
 from wakeboard.core.text.sanitize import clean_text
-from wakeboard.core.whole_answer import AnswerCutOff, read_whole
 from wakeboard.handlers.builtin.instructions import instructions
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import job
@@ -52,19 +52,19 @@ def http_request(context: Context) -> dict[str, int]:
     ``http_unreachable`` or ``http_cut_off`` (the answer ended within its first _MOST_BYTES).
     ``Retry-After`` is honoured up to a day.
     """
-    request = _request(context, instructions(context, HTTP))
+    request = _request(context, instructions(context, HTTP_FIELDS))
     context.check()
     timeout = max(0.1, context.seconds_left - _MARGIN_SECONDS)
     try:
         with _opener().open(request, timeout=timeout) as answer:
             try:
-                head = read_whole(answer, request.get_method(), _MOST_BYTES, _HEAD_BYTES)
-            except AnswerCutOff as cut:
+                head = read_body(answer, request.get_method(), _MOST_BYTES, _HEAD_BYTES)
+            except TruncatedResponse as cut:
                 _show(answer.status, answer.reason, cut.head)
                 raise
             _show(answer.status, answer.reason, head)
             return {"status": int(answer.status)}
-    except AnswerCutOff as cut:
+    except TruncatedResponse as cut:
         raise Retryable("http_cut_off", f"{_host(request)} took the request, but {cut}.") from cut
     except urllib.error.HTTPError as refused:
         with refused:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from wakeboard.core.builtin_payloads import Instructions, known
+from wakeboard.core.builtin_payloads import Instructions, check_fields
 from wakeboard.core.outcome import Permanent
 from wakeboard.handlers.context import Context
 from wakeboard.queue.handler_connection import own_connection
@@ -31,7 +31,7 @@ def instructions(context: Context, allowed: tuple[str, ...]) -> Instructions:
             f"This run of '{context.job_type}' carries its own instructions, and only definitions may: "
             "add one with 'wakeboard schedule add', or start the workers with WAKEBOARD_ALLOW_COMMANDS=1.",
         )
-    return known(found, allowed)
+    return check_fields(found, allowed)
 
 
 def _of_definition(context: Context) -> Any:

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 
 from wakeboard.core.outcome import AttemptResult
 from wakeboard.core.process.shared_slot import boottime_ns
-from wakeboard.core.retry import delay_seconds, gives_up
+from wakeboard.core.retry import delay_seconds, is_final
 from wakeboard.handlers.pool.attempt import Attempt
 from wakeboard.handlers.pool.future import State, Ticket
 from wakeboard.handlers.pool.metrics import Tally
@@ -48,7 +48,7 @@ def decide(ticket: Ticket, answer: AttemptResult, *, cancel_asked: bool, is_leav
     if is_leaving and answer.kind in ("cancelled", "timed_out"):
         return Ending("dropped", ticket.failures, "cut_short", "was cut short because the pool stopped")
     failures = ticket.failures + 1
-    if gives_up(answer, failures, ticket.type.max_attempts):
+    if is_final(answer, failures, ticket.type.max_attempts):
         return Ending("dead", failures, answer.error_code, answer.message)
     delay = delay_seconds(answer, ticket.type.backoff, failures)
     return Ending("failed", failures, answer.error_code, answer.message, delay)

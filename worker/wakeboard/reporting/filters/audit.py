@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, ColumnElement, DateTime, Select, bindparam, select, text
 
-from wakeboard.core.answer import HTTP
+from wakeboard.core.answer import HTTP_STATUSES
 from wakeboard.database.tables import audit_log
 from wakeboard.reporting.filters.search import WINDOW, Search, Start
 from wakeboard.reporting.filters.values import (
@@ -28,7 +28,7 @@ from wakeboard.reporting.filters.values import (
 )
 from wakeboard.reporting.ids_by_time import last_before
 
-RESULTS = (*HTTP, "refused")
+RESULTS = (*HTTP_STATUSES, "refused")
 # Somebody asked and nothing came of it.
 UNDONE = ("forbidden", "locked", "denied", "refused", "missing", "invalid")
 SOURCES = ("web", "api", "cli", "engine")

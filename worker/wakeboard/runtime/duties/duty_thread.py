@@ -17,7 +17,7 @@ from typing import Any
 import psycopg
 
 from wakeboard.config.service_thread import FailureLog, ServiceThread
-from wakeboard.core.text.sanitize import described, first_line
+from wakeboard.core.text.sanitize import describe_error, first_line
 from wakeboard.database.db import NO_TABLES, DatabaseError, connect, current_revision
 from wakeboard.database.outage_log import MissingTables, OutageLog, RepeatedWarnings
 from wakeboard.reporting.heartbeats import Beat
@@ -140,7 +140,7 @@ class Duties:
                 self._connection.close()
 
     def _failed(self, failure: BaseException) -> None:
-        self._ended_by = described(failure)
+        self._ended_by = describe_error(failure)
 
     def _go_round(self) -> None:
         while not self._stopping.is_set():

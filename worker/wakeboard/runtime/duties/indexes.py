@@ -13,7 +13,7 @@ from typing import Any
 import psycopg
 
 from wakeboard.config import log
-from wakeboard.core.text.sanitize import described
+from wakeboard.core.text.sanitize import describe_error
 from wakeboard.database.db import DatabaseError, is_pooled
 from wakeboard.maintenance.indexes import rebuild, state
 from wakeboard.maintenance.indexes.bloat import FLOOR_BYTES
@@ -47,7 +47,7 @@ class Indexes:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise RuntimeError(
-                f"A pass over the indexes ended by an error: {described(failure)}"
+                f"A pass over the indexes ended by an error: {describe_error(failure)}"
             ) from failure
         last, is_due = state.read(connection)
         # Through a pooler nothing can be built beside the work: that is left to others.

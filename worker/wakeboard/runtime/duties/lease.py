@@ -17,11 +17,11 @@ from typing import Any
 import psycopg
 
 from wakeboard.config.service_thread import ServiceThread
-from wakeboard.core.text.sanitize import described
+from wakeboard.core.text.sanitize import describe_error
 from wakeboard.database.db import PLANNING, DatabaseError, configure, connect, is_pooled
 from wakeboard.database.outage_log import OutageLog, RepeatedWarnings
 from wakeboard.database.poison_rows import Parts, reason
-from wakeboard.queue.engine.fence import CANCELS, RENEW, STANDING
+from wakeboard.queue.engine.fence import CANCELS, RENEW, RUN_STATES
 from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.duties.watchdog import Watchdog
 from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
@@ -164,7 +164,7 @@ class LeaseKeeper:
         self._thread.recovered()
 
     def _failed(self, failure: BaseException) -> None:
-        self._ended_by = described(failure)
+        self._ended_by = describe_error(failure)
 
     def _connect(self) -> psycopg.Connection[Any]:
         connection = connect(
@@ -263,7 +263,7 @@ class LeaseKeeper:
         if not missing:
             return []
         ids = [entry.run_id for entry in missing]
-        rows = psycopg.RawCursor(connection).execute(STANDING.encode(), (ids,)).fetchall()
+        rows = psycopg.RawCursor(connection).execute(RUN_STATES.encode(), (ids,)).fetchall()
         standing = {row[0]: row for row in rows}
         busy = []
         for entry in missing:

@@ -9,7 +9,7 @@ from time import monotonic
 from typing import Any
 
 from wakeboard.config import log
-from wakeboard.core.text.sanitize import described
+from wakeboard.core.text.sanitize import describe_error
 from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claims import ClaimPlanner
 from wakeboard.runtime.processes.children import Children
@@ -115,4 +115,4 @@ class App:
                 self._children.start()
             except (OSError, RuntimeError) as failure:
                 # There is no room for a process, a descriptor or a thread.
-                self.template_died(f"not started: {described(failure)}")
+                self.template_died(f"not started: {describe_error(failure)}")

@@ -17,7 +17,7 @@ import psycopg
 
 from wakeboard.config import log
 from wakeboard.config.service_thread import FailureLog
-from wakeboard.core.text.sanitize import described
+from wakeboard.core.text.sanitize import describe_error
 from wakeboard.database.db import DatabaseError, UnfitError, connect, is_pooled
 from wakeboard.database.outage_log import OutageLog
 from wakeboard.runtime.loop.channel import Channel, ChannelLost
@@ -90,7 +90,7 @@ class LoopConnection:
                 threading.Thread(target=self._open, name=f"connect {self.name}", daemon=True).start()
             except RuntimeError as failure:
                 # The system has no room for a thread.
-                self.failed(described(failure))
+                self.failed(describe_error(failure))
 
     def _open(self) -> None:
         """Connect and tell of it; whatever goes wrong, the loop hears of it and tries again."""
@@ -102,7 +102,7 @@ class LoopConnection:
             try:
                 self._failures.add(failure)
             finally:
-                self._tell(NotConnected(self, described(failure)))
+                self._tell(NotConnected(self, describe_error(failure)))
 
     def _channel(self) -> Channel:
         connection = connect(self.url, name=f"wakeboard {self.name}")

@@ -17,9 +17,9 @@ from dataclasses import replace
 from types import FrameType
 from typing import Any
 
-from wakeboard.core import parent_run
-from wakeboard.core.errors.exceptions import parts_of
+from wakeboard.core.errors.exceptions import leaf_exceptions
 from wakeboard.core.outcome import OUTPUT_BYTES, PLAIN, AttemptResult, Cancelled, DeadlineExceeded
+from wakeboard.core.parent_run import ParentRun
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.process.output_file import empty, read_output
 from wakeboard.core.process.shared_slot import SlotPage, boottime_ns
@@ -224,7 +224,7 @@ class Child:
         if job_type.memory_mb is not None:
             self._page.set_held_before(held_bytes())
             window = self._limited(job_type.memory_mb)
-        with parent_run.inside(context.run_id):
+        with ParentRun(context.run_id):
             return invoke(job_type, context, window=window, await_it=self.loop.run)
 
     @contextlib.contextmanager
@@ -234,7 +234,7 @@ class Child:
             with bursts_refused(megabytes), self._window:
                 yield
         except BaseException as error:
-            if any(isinstance(part, MemoryError) for part in parts_of(error)):
+            if any(isinstance(part, MemoryError) for part in leaf_exceptions(error)):
                 raise MemoryRefused(megabytes) from error
             raise
 
