@@ -357,9 +357,6 @@ class Supervisor:
         """Look at what time brings: lost connections, limits of runs, restarts, the shutdown deadline."""
         self._watched_at = monotonic()
         self._connections.look()
-        for watchdog in (self._lease.watchdog, *self._background.watchdogs):
-            if watchdog.check():
-                log.warn("The database has not answered a thread for too long; its connection was shut.")
         self._leave_without_threads()
         self._limits.step()
         self._slots.step()

@@ -22,7 +22,6 @@ from wakeboard.database.db import NO_TABLES, DatabaseError, connect, current_rev
 from wakeboard.database.outage_log import MissingTables, OutageLog, RepeatedWarnings
 from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.duties.notify_check import NotHeard
-from wakeboard.runtime.duties.watchdog import Watchdog
 from wakeboard.runtime.loop.channel import DEADLINE_SECONDS, USELESS
 
 RECONNECT_SECONDS = 1.0
@@ -91,7 +90,6 @@ class Duties:
         }
         self._thread = ServiceThread(name, self._work, stopping=self._stopping, failed=self._failed)
         self.rounds = 0
-        self.watchdog = Watchdog(DEADLINE_SECONDS)
 
     def start(self) -> None:
         """Start the thread."""
@@ -164,7 +162,9 @@ class Duties:
     def _connect(self) -> None:
         if self._connection is not None and not self._connection.closed:
             return
-        self._connection = connect(self._url, name=f"wakeboard {self.name}")
+        self._connection = connect(
+            self._url, name=f"wakeboard {self.name}", answer_seconds=DEADLINE_SECONDS
+        )
         self._absence.back()
         if self._was_connected:
             self._reconnected()
@@ -181,8 +181,7 @@ class Duties:
             return True
         assert self._connection is not None
         try:
-            with self.watchdog.over(self._connection):
-                revision = current_revision(self._connection)
+            revision = current_revision(self._connection)
         except psycopg.Error:
             # The duties meet it, too, and tell it.
             return True
@@ -204,8 +203,7 @@ class Duties:
                 continue
             duty.due_at = math.inf if duty.on_demand else monotonic() + duty.interval_seconds
             try:
-                with self.watchdog.over(self._connection):
-                    numbers = duty.step(self._connection)
+                numbers = duty.step(self._connection)
                 duty.numbers = numbers if numbers else duty.numbers
                 duty.succeeded_at, duty.error = monotonic(), None
                 self.lack.over(duty.name)

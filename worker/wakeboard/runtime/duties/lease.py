@@ -23,7 +23,6 @@ from wakeboard.database.outage_log import OutageLog, RepeatedWarnings
 from wakeboard.database.poison_rows import Parts, reason
 from wakeboard.queue.engine.fence import CANCELS, RENEW, STANDING
 from wakeboard.reporting.heartbeats import Beat
-from wakeboard.runtime.duties.watchdog import Watchdog
 from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
 
 BUSY_TRIES = 3
@@ -97,7 +96,6 @@ class LeaseKeeper:
         self._ended_by: str | None = None
         self._absence = OutageLog("lease")
         self._warnings = RepeatedWarnings()
-        self.watchdog = Watchdog(2 * STATEMENT_SECONDS)
 
     def beat(self) -> Beat:
         """Return how the renewing stands; what ended the thread is told once, though it works again."""
@@ -147,8 +145,7 @@ class LeaseKeeper:
         try:
             if self._connection is None:
                 self._connection = self._connect()
-            with self.watchdog.over(self._connection):
-                self.step(self._connection)
+            self.step(self._connection)
         except (DatabaseError, psycopg.Error) as failure:
             self._error = str(failure).strip()[:500]
             self._absence.lost(UNRENEWED, error=self._error)
@@ -172,6 +169,7 @@ class LeaseKeeper:
             name="wakeboard lease",
             statement_timeout_seconds=STATEMENT_SECONDS,
             lock_timeout_seconds=1,
+            answer_seconds=2 * STATEMENT_SECONDS,
         )
         # One plan per heartbeat costs nothing, and none is made for a table that has grown since.
         if not is_pooled(connection):
