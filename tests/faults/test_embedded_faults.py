@@ -46,7 +46,7 @@ from tests.support.postgres.embedded import (
     tear_pid_files,
 )
 from tests.support.processes import Wakeboard, surroundings, wait_until, wakeboard
-from wakeboard.database import db, embedded
+from wakeboard.database import db, embedded, migrations
 from wakeboard.database.embedded.identity import ClusterOwner, first_blocked
 
 Measured = Callable[[str], None]
@@ -300,7 +300,7 @@ def fill_log(url: str, megabytes: int) -> int:
 def test_a_long_recovery_is_waited_for(folder: Path, scale: Scale, measured: Measured) -> None:
     data_dir, megabytes = folder / "d", scale.times(64, 1024)
     server = embedded.start(data_dir, settings=ALL_IN_THE_LOG)
-    db.migrate(server.url)
+    migrations.migrate(server.url)
     runs = fill_log(server.url, megabytes)
     kill_all(server.pid)
     began = now()

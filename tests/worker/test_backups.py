@@ -22,7 +22,7 @@ from tests.support.workers.worker_processes import (
     wait_until_registered,
     wait_until_status,
 )
-from wakeboard.database import db, embedded
+from wakeboard.database import db, embedded, migrations
 from wakeboard.database.embedded import locks
 from wakeboard.database.embedded.server import find
 from wakeboard.queue import enqueue
@@ -45,7 +45,7 @@ def data_dir(folder: Path, name: str = "a") -> Path:
     """Start an embedded database without fsync, with its tables."""
     url = embedded.start(folder / name, settings={"fsync": "off"}).url
     locks.unmark_use(find(folder / name))
-    db.migrate(url)
+    migrations.migrate(url)
     return folder / name
 
 
@@ -161,7 +161,7 @@ def test_a_file_that_is_no_backup_changes_nothing(folder: Path) -> None:
         said = command(data, "db", "restore", str(file), "--yes")
         assert said.returncode == 1 and "torn.dump" in said.stderr, (len(content), said.stderr)
     with connected(data) as connection:
-        assert db.current_revision(connection) == db.head_revision()
+        assert migrations.current_revision(connection) == migrations.head_revision()
     assert [path.name for path in data.iterdir() if path.name.startswith("restore-")] == []
 
 

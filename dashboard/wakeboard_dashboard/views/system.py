@@ -16,7 +16,7 @@ from wakeboard.config.settings import HIDDEN, PREFIX, Settings
 from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
 from wakeboard.core.text.sanitize import first_line
-from wakeboard.database import db, vacuum_blockers
+from wakeboard.database import migrations, vacuum_blockers
 from wakeboard.database.db import DatabaseError
 from wakeboard.database.vacuum_blockers import VacuumBlocker
 from wakeboard.reporting import heartbeats
@@ -69,7 +69,7 @@ def find() -> Context:
             "wakeboard": __version__,
             "workers": workers.versions(reading()),
             "python": platform.python_version(),
-            "schema_needed": db.head_revision(),
+            "schema_needed": migrations.head_revision(),
         },
     }
 

@@ -28,7 +28,7 @@ from wakeboard.config.service_thread import ServiceThread
 from wakeboard.config.settings import Settings
 from wakeboard.core.text.sanitize import described, first_line
 from wakeboard.database.audit import ENGINE
-from wakeboard.database.db import NO_TABLES, DatabaseError, connect
+from wakeboard.database.db import MISSING_TABLE_ERRORS, DatabaseError, connect
 from wakeboard.database.outage_log import MissingTables, OutageLog, RepeatedWarnings
 from wakeboard.queue import cancel
 from wakeboard.reporting.heartbeats import Beat
@@ -137,7 +137,7 @@ class WebWatcher:
                     absence.lost("The alerts cannot reach the database.", error=str(failure).strip()[:300])
                     _close(connection)
                     connection = None
-                except NO_TABLES as failure:
+                except MISSING_TABLE_ERRORS as failure:
                     self._lack.met(name, failure)
                     self._stopping.wait(max(0.0, NO_TABLES_SECONDS - every_seconds))
                 except psycopg.Error as failure:

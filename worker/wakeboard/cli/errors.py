@@ -16,14 +16,14 @@ from wakeboard.config.settings import SettingsError
 from wakeboard.config.streams import silence
 from wakeboard.core.run_spec import EnqueueError
 from wakeboard.core.time.cron import CronError
-from wakeboard.database.db import NO_TABLES, DatabaseError, UnfitError, without_tables
+from wakeboard.database.db import MISSING_TABLE_ERRORS, DatabaseError, UnsupportedDatabaseError, explain_missing_tables
 from wakeboard.database.embedded.errors import EmbeddedError
 from wakeboard.queue.definitions import DefinitionError
 from wakeboard.queue.permission import AccountError
 from wakeboard.reporting.filters.values import FilterError
 
 WRONG_USE = (
-    WrongUse, FilterError, SettingsError, EnqueueError, DefinitionError, CronError, AccountError, UnfitError,
+    WrongUse, FilterError, SettingsError, EnqueueError, DefinitionError, CronError, AccountError, UnsupportedDatabaseError,
 )  # fmt: skip
 FAILED = (NotDone, DatabaseError, EmbeddedError)
 
@@ -69,8 +69,8 @@ def _no_such_option(name: str, ctx: click.Context) -> str:
 
 
 def _of_database(failure: psycopg.Error) -> str:
-    if isinstance(failure, NO_TABLES):
-        return without_tables(failure)
+    if isinstance(failure, MISSING_TABLE_ERRORS):
+        return explain_missing_tables(failure)
     said = " ".join(str(failure).split("\n")[0].split()) or type(failure).__name__
     if isinstance(failure, psycopg.errors.InsufficientPrivilege):
         return (

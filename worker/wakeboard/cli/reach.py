@@ -15,7 +15,7 @@ from wakeboard.cli.flags import settings
 from wakeboard.cli.terminal import tell
 from wakeboard.config.settings import Settings
 from wakeboard.core.text.tolerant_types import make_readable
-from wakeboard.database import db
+from wakeboard.database import db, migrations
 from wakeboard.database.read import read_all
 
 Connection = psycopg.Connection[Any]
@@ -44,9 +44,9 @@ def database_url(chosen: Settings) -> str:
 def _make_tables(url: str) -> None:
     """Migrate a database that is empty because it was made a moment ago."""
     with db.connect(url, name="wakeboard cli") as connection:
-        is_new = db.current_revision(connection) is None
+        is_new = migrations.current_revision(connection) is None
     if is_new:
-        db.migrate(url)
+        migrations.migrate(url)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from threading import Lock
 from time import monotonic
 
 from wakeboard.config import log
-from wakeboard.database.db import without_tables
+from wakeboard.database.db import explain_missing_tables
 
 # Tries come twice a second at first, and for as long as an outage lasts.
 SAID_AGAIN_SECONDS = 60.0
@@ -60,12 +60,12 @@ class MissingTables:
         return frozenset(self._names)
 
     def met(self, name: str, failure: Exception) -> None:
-        """``name`` cannot be done, as ``failure`` (of NO_TABLES, or with a state of theirs) tells."""
+        """``name`` cannot be done, as ``failure`` (of MISSING_TABLE_ERRORS, or with a state of theirs) tells."""
         with self._lock:
             if not self._names:
                 self._since, self._said_at = monotonic(), 0.0
             self._names.add(name)
-            self._sentence = without_tables(failure)
+            self._sentence = explain_missing_tables(failure)
         self.remind()
 
     def remind(self) -> None:

@@ -19,6 +19,7 @@ from wakeboard.cli.refusals import NotDone, WrongUse
 from wakeboard.cli.terminal import tell
 from wakeboard.config.settings import Settings
 from wakeboard.database import db as databases
+from wakeboard.database import migrations
 from wakeboard.database import embedded
 from wakeboard.database.audit import terminal_actor
 from wakeboard.database.embedded.identity import make_folders
@@ -42,7 +43,7 @@ def db() -> None:
 @db.command()
 def upgrade() -> None:
     """Bring the schema to this version's; safe when several do it at once."""
-    before, after = databases.migrate(reach.database_url(settings()))
+    before, after = migrations.migrate(reach.database_url(settings()))
     changed = before != after
     words = f"was brought from {before or 'nothing'} to {after}" if changed else f"is current: {after}"
     answer({"before": before, "revision": after, "changed": changed}, f"The schema {words}.")
@@ -52,12 +53,12 @@ def upgrade() -> None:
 def check() -> int:
     """Say whether the schema is this version's; exit code 1 when it is not."""
     with reach.connection() as connection:
-        found, wanted = databases.current_revision(connection), databases.head_revision()
+        found, wanted = migrations.current_revision(connection), migrations.head_revision()
         size = reach.one(connection, "SELECT pg_database_size(current_database()) AS bytes")
-    current, newer, mend = found == wanted, databases.is_newer(found), databases.way_to_head(found)
+    current, newer, mend = found == wanted, migrations.is_newer(found), migrations.upgrade_advice(found)
     words = "is current" if current else f"is not current: this version needs {wanted}. {mend}"
     if newer:
-        words = f"is not of this version, which needs {wanted}: {databases.NEWER} {mend}"
+        words = f"is not of this version, which needs {wanted}: {migrations.MIGRATED_BY_NEWER} {mend}"
     known = {
         "revision": found,
         "needed": wanted,
@@ -234,7 +235,7 @@ def _rebuild(workshop: Path, program: Path, file: Path) -> int:
     teller = WaitNotice(tell)
     server = embedded.start(workshop, progress=teller)
     load(program, server.url, file, progress=teller)
-    databases.migrate(server.url)
+    migrations.migrate(server.url)
     with databases.connect(server.url, name="wakeboard restore", statement_timeout_seconds=0) as connection:
         running = begin_new_life(connection, terminal_actor(), "database.restore", str(file))
         connection.execute("ANALYZE")
@@ -247,7 +248,7 @@ def _prove(data_dir: Path, aside: Path | None, was_running: bool) -> None:
     try:
         server = embedded.start(data_dir, progress=WaitNotice(tell))
         with databases.connect(server.url, name="wakeboard restore") as connection:
-            databases.current_revision(connection)
+            migrations.current_revision(connection)
     except (embedded.EmbeddedError, databases.DatabaseError) as failed:
         kept = embedded.put_back(data_dir, aside)
         raise NotDone(
@@ -284,8 +285,8 @@ def fence(yes: bool, force: bool) -> None:
 
 
 def _require_tables(connection: reach.Connection) -> None:
-    found, wanted = databases.current_revision(connection), databases.head_revision()
-    if (mend := databases.way_to_head(found)) is not None:
+    found, wanted = migrations.current_revision(connection), migrations.head_revision()
+    if (mend := migrations.upgrade_advice(found)) is not None:
         raise NotDone(f"The schema is at revision {found or 'none'}; this version needs {wanted}. {mend}")
 
 

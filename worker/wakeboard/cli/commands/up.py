@@ -34,7 +34,7 @@ from wakeboard.config import certificates, log, stop_signals
 from wakeboard.config.settings import Settings
 from wakeboard.config.working_directory import place
 from wakeboard.core.process.process_tree import die_with_parent
-from wakeboard.database import db
+from wakeboard.database import db, migrations
 from wakeboard.handlers import run_as
 
 READY_SECONDS = 60
@@ -169,7 +169,7 @@ def _database(chosen: Settings, requests: StopRequests) -> Iterator[str]:
 
 
 def _migrate(url: str) -> None:
-    before, after = db.migrate(url)
+    before, after = migrations.migrate(url)
     if before != after:
         tell(f"The schema was brought from {before or 'nothing'} to {after}.")
 

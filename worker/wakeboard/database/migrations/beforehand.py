@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import psycopg
 
-from wakeboard.database.db import DatabaseError, connect, current_revision
+from wakeboard.database.db import DatabaseError, connect
+from wakeboard.database.migrations import current_revision
 from wakeboard.database.migrations.locks import PATIENCE_SECONDS
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ import psycopg
 
 from wakeboard.config.service_thread import FailureLog, ServiceThread
 from wakeboard.core.text.sanitize import described, first_line
-from wakeboard.database.db import NO_TABLES, DatabaseError, connect, current_revision
+from wakeboard.database.db import MISSING_TABLE_ERRORS, DatabaseError, connect
+from wakeboard.database.migrations import current_revision
 from wakeboard.database.outage_log import MissingTables, OutageLog, RepeatedWarnings
 from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.duties.notify_check import NotHeard
@@ -209,7 +210,7 @@ class Duties:
                 self.lack.over(duty.name)
             except Exception as failure:
                 duty.error = str(failure).strip()[:500] or type(failure).__name__
-                if isinstance(failure, NO_TABLES):
+                if isinstance(failure, MISSING_TABLE_ERRORS):
                     self.lack.met(duty.name, failure)
                     if not self._has_tables():
                         return False

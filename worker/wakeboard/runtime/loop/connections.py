@@ -18,7 +18,7 @@ import psycopg
 from wakeboard.config import log
 from wakeboard.config.service_thread import FailureLog
 from wakeboard.core.text.sanitize import described
-from wakeboard.database.db import DatabaseError, UnfitError, connect, is_pooled
+from wakeboard.database.db import DatabaseError, UnsupportedDatabaseError, connect, is_pooled
 from wakeboard.database.outage_log import OutageLog
 from wakeboard.runtime.loop.channel import Channel, ChannelLost
 
@@ -97,7 +97,7 @@ class LoopConnection:
         try:
             self._tell(Connected(self, self._channel()))
         except (DatabaseError, psycopg.Error) as failure:
-            self._tell(NotConnected(self, str(failure).strip(), isinstance(failure, UnfitError)))
+            self._tell(NotConnected(self, str(failure).strip(), isinstance(failure, UnsupportedDatabaseError)))
         except BaseException as failure:
             try:
                 self._failures.add(failure)

@@ -17,7 +17,7 @@ from wakeboard.cli.printing import answer, listing
 from wakeboard.cli.reach import Connection
 from wakeboard.cli.terminal import say
 from wakeboard.config.settings import Settings, misspelt
-from wakeboard.database import db, embedded
+from wakeboard.database import db, embedded, migrations
 from wakeboard.database.embedded.errors import EmbeddedError
 
 # What is asked of the database, in the order in which it is told.
@@ -104,7 +104,7 @@ def _database(chosen: Settings) -> Iterator[CheckResult]:
                 return
             url = embedded.url(chosen.data_dir)
         connection = db.connect(url, name="wakeboard doctor")
-    except (db.UnfitError, db.RefusedError) as failure:
+    except (db.UnsupportedDatabaseError, db.RefusedError) as failure:
         # What helps stands in its sentence.
         yield CheckResult("database", "fail", str(failure))
         return
@@ -131,6 +131,6 @@ def _guarded(
 
 def _mend_of_schema(connection: Connection) -> str:
     try:
-        return db.way_to_head(db.current_revision(connection)) or db.MEND_OLDER
+        return migrations.upgrade_advice(migrations.current_revision(connection)) or migrations.RUN_UPGRADE
     except psycopg.Error:
-        return db.MEND_OLDER
+        return migrations.RUN_UPGRADE

@@ -9,7 +9,7 @@ from typing import Any
 
 from wakeboard.cli.commands.doctor.finding import CheckResult, some_of
 from wakeboard.cli.reach import Connection, one, rows
-from wakeboard.database import db, vacuum_blockers
+from wakeboard.database import migrations, vacuum_blockers
 
 PRIVILEGES = """
 SELECT c.relname AS name FROM pg_class AS c JOIN pg_namespace AS n ON n.oid = c.relnamespace
@@ -46,15 +46,15 @@ def clock(connection: Connection) -> Iterator[CheckResult]:
 
 def schema(connection: Connection) -> Iterator[CheckResult]:
     """Compare the schema with the one that this version needs."""
-    found, wanted = db.current_revision(connection), db.head_revision()
+    found, wanted = migrations.current_revision(connection), migrations.head_revision()
     if found == wanted:
         yield CheckResult("schema", "ok", f"It is at {found}, as this version needs.")
-    elif db.is_newer(found):
-        says = f"It is at {found}, which this version ({wanted}) does not know: {db.NEWER}"
-        yield CheckResult("schema", "fail", says, db.way_to_head(found))
+    elif migrations.is_newer(found):
+        says = f"It is at {found}, which this version ({wanted}) does not know: {migrations.MIGRATED_BY_NEWER}"
+        yield CheckResult("schema", "fail", says, migrations.upgrade_advice(found))
     else:
         has = f"It is at {found}" if found else "There are no tables yet"
-        yield CheckResult("schema", "fail", f"{has}; this version needs {wanted}.", db.way_to_head(found))
+        yield CheckResult("schema", "fail", f"{has}; this version needs {wanted}.", migrations.upgrade_advice(found))
 
 
 def privileges(connection: Connection) -> Iterator[CheckResult]:

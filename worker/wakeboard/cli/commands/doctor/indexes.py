@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from wakeboard.cli.commands.doctor.finding import CheckResult
 from wakeboard.cli.reach import Connection, rows
-from wakeboard.database import db
+from wakeboard.database import migrations
 from wakeboard.maintenance.indexes import bloat, state
 
 INDEXES = """
@@ -26,7 +26,7 @@ def indexes(connection: Connection) -> Iterator[CheckResult]:
             "indexes",
             "fail",
             "job_runs_claimable, which claims need, is missing.",
-            db.way_to_head(db.current_revision(connection)) or db.MEND_OLDER,
+            migrations.upgrade_advice(migrations.current_revision(connection)) or migrations.RUN_UPGRADE,
         )
     elif invalid:
         mend = f"REINDEX INDEX CONCURRENTLY wakeboard.{invalid[0]}"
