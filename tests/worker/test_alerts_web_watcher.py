@@ -287,9 +287,9 @@ def test_without_tables_the_watcher_says_in_a_line_what_to_run_and_looks_after_t
     tries: list[str] = []
 
     class Heard(MissingTables):
-        def met(self, name: str, failure: Exception) -> None:
+        def add(self, name: str, failure: Exception) -> None:
             tries.append(name)
-            super().met(name, failure)
+            super().add(name, failure)
 
     monkeypatch.setattr("wakeboard.alerts.web_watcher.MissingTables", Heard)
     for name in ("POST_SECONDS", "NO_TABLES_SECONDS"):

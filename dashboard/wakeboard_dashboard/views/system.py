@@ -97,12 +97,12 @@ def find_server() -> Context:
     folder, unrebuilt = server.pop("data_folder"), server.pop("unrebuilt")
     server["is_embedded"] = folder is not None and Path(folder).is_relative_to(_own_settings().data_dir)
     server["address"] = _address() if _may_act() else None
-    holders = [_shown(holder) for holder in vacuum_blockers.holders(reading())]
+    holders = [_shown(holder) for holder in vacuum_blockers.find_blockers(reading())]
     found = {
         "server": server,
         "oldest_transaction": _oldest(holders),
         "holders": holders,
-        "sight": vacuum_blockers.sight(reading())._asdict(),
+        "sight": vacuum_blockers.read_visibility(reading())._asdict(),
         "replicas": system.replicas(reading()),
         "pages_replica": pages_replica() if database().pages is not database().primary else None,
         "installation": system.installation(reading()),

@@ -29,7 +29,7 @@ from wakeboard.config.settings import Settings
 from wakeboard.core.text.sanitize import described, first_line
 from wakeboard.database.audit import ENGINE
 from wakeboard.database.db import MISSING_TABLE_ERRORS, DatabaseError, connect
-from wakeboard.database.outage_log import MissingTables, OutageLog, RepeatedWarnings
+from wakeboard.database.outage_log import MissingTables, OutageLog, WarningThrottle
 from wakeboard.queue import cancel
 from wakeboard.reporting.heartbeats import Beat
 
@@ -83,7 +83,7 @@ class WebWatcher:
         self._prefix = f"web-{socket.gethostname()[:60]}-"
         self.process_id = f"{self._prefix}{secrets.token_hex(3)}-{os.getpid()}"
         self._lack = MissingTables()
-        self._warnings = RepeatedWarnings()
+        self._warnings = WarningThrottle()
         self._beside: Sequence[Callable[[], Beat]] = ()
         self._stopping = threading.Event()
         # What the rows of the loops tell: every how many seconds, when it last succeeded, its last error.
@@ -130,15 +130,15 @@ class WebWatcher:
                     if connection is None or connection.closed:
                         connection = self._open()
                     step(connection)
-                    absence.back()
-                    self._lack.over(name)
+                    absence.report_recovery()
+                    self._lack.remove(name)
                     self._succeeded(name)
                 except (DatabaseError, psycopg.OperationalError) as failure:
-                    absence.lost("The alerts cannot reach the database.", error=str(failure).strip()[:300])
+                    absence.report_failure("The alerts cannot reach the database.", error=str(failure).strip()[:300])
                     _close(connection)
                     connection = None
                 except MISSING_TABLE_ERRORS as failure:
-                    self._lack.met(name, failure)
+                    self._lack.add(name, failure)
                     self._stopping.wait(max(0.0, NO_TABLES_SECONDS - every_seconds))
                 except psycopg.Error as failure:
                     self._refused(name, failure)

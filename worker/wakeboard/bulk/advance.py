@@ -20,7 +20,7 @@ from wakeboard import queue as transitions
 from wakeboard.bulk import rules, watch
 from wakeboard.core.states import Role
 from wakeboard.database.audit import ENGINE, Actor, record
-from wakeboard.database.poison_rows import with_rules_at_once
+from wakeboard.database.poison_rows import retry_with_immediate_constraints
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]
@@ -116,7 +116,7 @@ def advance(connection: Connection, operation_id: int) -> AdvanceResult | None:
 
     A run that the database refuses to move is skipped, also where the rule speaks only at the commit.
     """
-    return with_rules_at_once(connection, lambda: _advance(connection, operation_id))
+    return retry_with_immediate_constraints(connection, lambda: _advance(connection, operation_id))
 
 
 def _advance(connection: Connection, operation_id: int) -> AdvanceResult | None:

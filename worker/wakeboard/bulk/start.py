@@ -13,7 +13,7 @@ import psycopg
 
 from wakeboard.bulk import rules
 from wakeboard.core.answer import Answer
-from wakeboard.database.audit import Actor, _short, acting, record
+from wakeboard.database.audit import Actor, _short, audited_transaction, record
 from wakeboard.queue.operator import permit
 
 Connection = psycopg.Connection[Any]
@@ -98,7 +98,7 @@ def start(
     if wanted.verb not in rules.VERB_MOVES:
         known = ", ".join(rules.VERB_MOVES)
         return Answer("new", None, "invalid", f"There is no verb “{wanted.verb[:50]}”; allowed: {known}.")
-    with acting(connection):
+    with audited_transaction(connection):
         if refusal := permit(connection, actor, f"run.{wanted.verb}", "operation", "new"):
             return refusal
         wrong = _wrong(wanted)

@@ -108,7 +108,7 @@ def conninfo(text: str) -> str:
         found = conninfo_to_dict(text)
     except ProgrammingError as wrong:
         raise ValueError from wrong
-    # Parts of a password that has an @ or / of its own, which would be looked up, and logged. A host with an
+    # RowBatches of a password that has an @ or / of its own, which would be looked up, and logged. A host with an
     # @ in front is a socket without a file.
     hosts, ports = (str(found.get(name) or "").split(",") for name in ("host", "port"))
     if any("@" in host[1:] for host in hosts) or not all(port.strip().isdigit() for port in ports if port):

@@ -14,7 +14,7 @@ from psycopg.errors import UniqueViolation
 from psycopg.rows import tuple_row
 
 from wakeboard.core.run_spec import Encoder, EnqueueError, NewRun, check_names, payload_limit
-from wakeboard.database.callers import array, is_psycopg, runner, unwrap
+from wakeboard.database.caller_connection import array, is_psycopg, executor, unwrap
 from wakeboard.queue.bulk_copy import Row, copy, may_copy, reserve
 from wakeboard.queue.enqueue import ROUNDS, same_type
 from wakeboard.queue.handler_connection import own_connection
@@ -246,7 +246,7 @@ def _run_each(target: Any, statement: str, values: Iterable[Sequence[Any]]) -> l
     On a connection of psycopg's the server works on one while the next is made and sent.
     """
     if not is_psycopg(target):
-        run = runner(target)
+        run = executor(target)
         return [run(statement, each) for each in values]
     cursor = target.cursor(row_factory=tuple_row)
     cursor.executemany(statement, values, returning=True)

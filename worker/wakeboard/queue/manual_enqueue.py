@@ -10,7 +10,7 @@ from wakeboard.core.answer import Answer
 from wakeboard.core.builtin_payloads import is_builtin
 from wakeboard.core.run_spec import EnqueueError, NewRun
 from wakeboard.core.states import Role
-from wakeboard.database.audit import Actor, acting, record
+from wakeboard.database.audit import Actor, audited_transaction, record
 from wakeboard.queue.enqueue import KeyTaken, enqueue
 from wakeboard.queue.operator import Connection, Row, _row, permit
 
@@ -28,7 +28,7 @@ def enqueue_by_hand(connection: Connection, new: NewRun, actor: Actor, reason: s
     Returns 'done', 'already' (a run has that key), 'invalid' (no such type) or 'denied'. Raises EnqueueError
     with a sentence when the run is refused; nothing is written then.
     """
-    with acting(connection):
+    with audited_transaction(connection):
         if refusal := permit(connection, actor, "run.enqueue", "type", new.job_type):
             return refusal
         # What they run stands in the payload: with WAKEBOARD_ALLOW_COMMANDS that is a shell.

@@ -12,7 +12,7 @@ from typing import Any
 
 from wakeboard.core.answer import Answer
 from wakeboard.core.rule_types import JOB_TYPE as ALERTS
-from wakeboard.database.audit import Actor, acting, record
+from wakeboard.database.audit import Actor, audited_transaction, record
 from wakeboard.queue import pauses
 from wakeboard.queue.operator import Connection, permit
 
@@ -43,7 +43,7 @@ def hold(
     Returns 'done', 'already' (nothing was left to pause), 'invalid' (an end that cannot be) or 'denied'. Each
     type has a row of its own in the audit log, and the whole has one.
     """
-    with acting(connection):
+    with audited_transaction(connection):
         if refusal := permit(connection, actor, HOLD, *TARGET):
             return refusal
         names = _names(connection, ACTIVE)
@@ -56,7 +56,7 @@ def hold(
 
 def let_go(connection: Connection, actor: Actor, reason: str | None = None) -> Answer:
     """Resume the types that were paused together; those that were paused by themselves stay so."""
-    with acting(connection):
+    with audited_transaction(connection):
         if refusal := permit(connection, actor, LET_GO, *TARGET):
             return refusal
         names = _names(connection, HELD)

@@ -22,8 +22,8 @@ from psycopg.rows import dict_row
 from wakeboard.config import log
 from wakeboard.core.time.clock_skew import is_ahead, is_before
 from wakeboard.database.index_predicates import IS_UNDER_WAY
-from wakeboard.database.outage_log import RepeatedWarnings
-from wakeboard.database.poison_rows import Parts, is_refusal, reason
+from wakeboard.database.outage_log import WarningThrottle
+from wakeboard.database.poison_rows import RowBatches, is_refusal, refusal_reason
 from wakeboard.schedules.planner import Decision, DueDefinition, Missed, find_due, sort_fires
 
 BATCH = 200
@@ -101,7 +101,7 @@ WAIT = "UPDATE wakeboard.job_definitions SET next_fire_at = coalesce(next_fire_a
 
 # Writes one line of the log.
 Line = Callable[[], None]
-_warnings = RepeatedWarnings()
+_warnings = WarningThrottle()
 
 
 class SchedulerResult(NamedTuple):
@@ -121,7 +121,7 @@ def settle(connection: psycopg.Connection[Any]) -> SchedulerResult:
 
     Where the database refuses one definition, the others are settled without it.
     """
-    parts: Parts[int] = Parts()
+    parts: RowBatches[int] = RowBatches()
     settled = [_settle_part(connection, None, parts)]
     settled += [_settle_part(connection, part, parts) for part in parts]
     due = sum(part.due for part in settled)
@@ -129,7 +129,7 @@ def settle(connection: psycopg.Connection[Any]) -> SchedulerResult:
 
 
 def _settle_part(
-    connection: psycopg.Connection[Any], ids: Sequence[int] | None, parts: Parts[int]
+    connection: psycopg.Connection[Any], ids: Sequence[int] | None, parts: RowBatches[int]
 ) -> SchedulerResult:
     """Settle what is due (of ``ids`` only) in one transaction; leave its halves in ``parts`` if refused."""
     rows: list[dict[str, Any]] = []
@@ -154,7 +154,7 @@ def _settle_part(
 
 def _hold(connection: psycopg.Connection[Any], definition: Mapping[str, Any], refused: psycopg.Error) -> int:
     """Let a fire that the database refused stay due, and say so where people look; return how many do."""
-    why, name = reason(refused), definition["name"]
+    why, name = refusal_reason(refused), definition["name"]
     _warnings.warn(
         name, "The database refuses the run of a schedule.", schedule=name, job_type=definition["job_type"],
         error=why,

@@ -20,7 +20,7 @@ from wakeboard.cli.printing import answer, cell, listing, verdicts
 from wakeboard.cli.refusals import WrongUse
 from wakeboard.cli.terminal import say, tell
 from wakeboard.core.time.durations import format_duration
-from wakeboard.database.audit import acting, record, terminal_actor
+from wakeboard.database.audit import audited_transaction, record, terminal_actor
 from wakeboard.queue import operator, selection
 from wakeboard.queue.enqueue import enqueue as enqueue_run
 from wakeboard.reporting.diagnosis.reasons import waiting
@@ -267,7 +267,7 @@ def enqueue(
     if delay is not None and run_at is not None:
         raise WrongUse("Give --in or --at, not both.")
     value, actor = read_json_object(payload), terminal_actor()
-    with reach.connection() as connection, acting(connection):
+    with reach.connection() as connection, audited_transaction(connection):
         if not new_type:
             require_type(connection, job_type)
         run_id = enqueue_run(

@@ -20,7 +20,7 @@ from wakeboard.config.service_thread import FailureLog, ServiceThread
 from wakeboard.core.text.sanitize import described, first_line
 from wakeboard.database.db import MISSING_TABLE_ERRORS, DatabaseError, connect
 from wakeboard.database.migrations import current_revision
-from wakeboard.database.outage_log import MissingTables, OutageLog, RepeatedWarnings
+from wakeboard.database.outage_log import MissingTables, OutageLog, WarningThrottle
 from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.duties.notify_check import NotHeard
 from wakeboard.runtime.loop.channel import DEADLINE_SECONDS, USELESS
@@ -84,7 +84,7 @@ class Duties:
         self.is_without_tables = False
         self._stopping = threading.Event()
         self._hurry = threading.Event()
-        self._warnings = RepeatedWarnings()
+        self._warnings = WarningThrottle()
         self._ended_by: str | None = None
         self._failures = {
             duty.name: FailureLog(f"The duty {duty.name!r} failed and will be tried again") for duty in duties
@@ -120,7 +120,7 @@ class Duties:
             if duty.name == name:
                 duty.succeeded_at, duty.error = monotonic(), None
                 duty.numbers = dict.fromkeys(duty.numbers, 0) if duty.numbers else None
-                self.lack.over(name)
+                self.lack.remove(name)
 
     def beats(self) -> list[Beat]:
         """Return how each loop stands; the first one's tells once what ended the thread of all."""
@@ -193,7 +193,7 @@ class Duties:
                     duty.due_at = 0.0
         self.is_without_tables = revision is None
         if self.is_without_tables:
-            self.lack.remind()
+            self.lack.warn()
         return not self.is_without_tables
 
     def _run_due(self) -> bool:
@@ -207,11 +207,11 @@ class Duties:
                 numbers = duty.step(self._connection)
                 duty.numbers = numbers if numbers else duty.numbers
                 duty.succeeded_at, duty.error = monotonic(), None
-                self.lack.over(duty.name)
+                self.lack.remove(duty.name)
             except Exception as failure:
                 duty.error = str(failure).strip()[:500] or type(failure).__name__
                 if isinstance(failure, MISSING_TABLE_ERRORS):
-                    self.lack.met(duty.name, failure)
+                    self.lack.add(duty.name, failure)
                     if not self._has_tables():
                         return False
                     continue

@@ -19,8 +19,8 @@ import psycopg
 from wakeboard.config.service_thread import ServiceThread
 from wakeboard.core.text.sanitize import described
 from wakeboard.database.db import PLANNING, DatabaseError, configure, connect, is_pooled
-from wakeboard.database.outage_log import OutageLog, RepeatedWarnings
-from wakeboard.database.poison_rows import Parts, reason
+from wakeboard.database.outage_log import OutageLog, WarningThrottle
+from wakeboard.database.poison_rows import RowBatches, refusal_reason
 from wakeboard.queue.engine.fence import CANCELS, RENEW, STANDING
 from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
@@ -95,7 +95,7 @@ class LeaseKeeper:
         self._error: str | None = None
         self._ended_by: str | None = None
         self._absence = OutageLog("lease")
-        self._warnings = RepeatedWarnings()
+        self._warnings = WarningThrottle()
 
     def beat(self) -> Beat:
         """Return how the renewing stands; what ended the thread is told once, though it works again."""
@@ -213,7 +213,7 @@ class LeaseKeeper:
         A lease that the database refuses to renew is left to end; all others are renewed.
         """
         busy: list[RunInFlight] = []
-        parts = Parts(due)
+        parts = RowBatches(due)
         for part in parts:
             try:
                 busy += self._renew_part(connection, part)
@@ -223,7 +223,7 @@ class LeaseKeeper:
                     self._warnings.warn(
                         entry.run_id,
                         "The database refuses to renew a run's lease; it is stopped before that ends.",
-                        run_id=entry.run_id, job_type=entry.assignment.job_type, error=reason(refused),
+                        run_id=entry.run_id, job_type=entry.assignment.job_type, error=refusal_reason(refused),
                     )  # fmt: skip
         return busy
 

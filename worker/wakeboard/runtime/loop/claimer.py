@@ -13,8 +13,8 @@ from time import monotonic
 
 from wakeboard.config import log
 from wakeboard.database.db import MISSING_TABLE_STATES
-from wakeboard.database.outage_log import MissingTables, RepeatedWarnings
-from wakeboard.database.poison_rows import PassedBy
+from wakeboard.database.outage_log import MissingTables, WarningThrottle
+from wakeboard.database.poison_rows import SkippedRows
 from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.loop.channel import Rows, StatementFailed
 from wakeboard.runtime.loop.claim_batch import (
@@ -90,8 +90,8 @@ class Claimer:
         self._looked_empty = False
         self._recover_at = math.inf
         self._succeeded_at = monotonic()
-        self._passed_by = PassedBy()
-        self._warnings = RepeatedWarnings()
+        self._passed_by = SkippedRows()
+        self._warnings = WarningThrottle()
 
     def beat(self) -> Beat:
         """Return how the claims stand. The loop itself sets the time: when it hangs, the claims are late."""
@@ -165,7 +165,7 @@ class Claimer:
 
     def _recovered(self, found: RecoveryResult) -> None:
         """Stop what the database does not know of before it is claimed once more."""
-        self._lack.over("claim")
+        self._lack.remove("claim")
         if found.forgotten:
             self._slots.forget(found.forgotten)
         if found.refused:
@@ -340,7 +340,7 @@ class Claimer:
             self._recover_at = monotonic()
             if failure.sqlstate in MISSING_TABLE_STATES:
                 self._state.pause(NO_TABLES_PAUSE_SECONDS)
-                self._lack.met("claim", failure)
+                self._lack.add("claim", failure)
                 return
             self._state.pause(REFUSED_PAUSE_SECONDS)
             self._warnings.warn(

@@ -85,9 +85,9 @@ def _of_making(made: dict[str, Any]) -> CheckResult:
 
 def transactions(connection: Connection) -> Iterator[CheckResult]:
     """Name what has been open for long and holds dead rows back, and what cannot be seen of it."""
-    long = [holder for holder in vacuum_blockers.holders(connection) if holder.is_long]
+    long = [holder for holder in vacuum_blockers.find_blockers(connection) if holder.is_long]
     yield from (CheckResult("transactions", "warning", holder.says, holder.mend) for holder in long)
-    sight = vacuum_blockers.sight(connection)
+    sight = vacuum_blockers.read_visibility(connection)
     if sight.hidden and not sight.sees_all:
         says = f"Of {sight.hidden} sessions of other roles this role cannot see how old they are."
         yield CheckResult(
