@@ -14,7 +14,7 @@ from tests.support.postgres.servers import Server
 from tests.support.processes import wait_until
 from tests.worker.test_migrations import definitions
 from wakeboard.database import db, migrations
-from wakeboard.database.migrations import beforehand
+from wakeboard.database.migrations import large_indexes
 
 # The revision before the first one that makes indexes of tables that others may be using.
 BEFORE = "0100"
@@ -72,7 +72,7 @@ def test_an_upgraded_database_has_the_rules_and_indexes_of_a_new_one(
 def test_an_index_that_was_cut_short_is_made_anew(
     old_database: str, watcher: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beforehand, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(large_indexes, "PATIENCE_SECONDS", 0.2)
     with psycopg.connect(old_database, application_name="forgotten") as author:
         author.execute("INSERT INTO wakeboard.job_runs (job_type) VALUES ('mail')")
         with pytest.raises(db.DatabaseError, match=r"forgotten.*been open for \d+ s.*db upgrade"):

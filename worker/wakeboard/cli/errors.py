@@ -17,7 +17,7 @@ from wakeboard.config.streams import silence
 from wakeboard.core.run_spec import EnqueueError
 from wakeboard.core.time.cron import CronError
 from wakeboard.database.db import MISSING_TABLE_ERRORS, DatabaseError, UnsupportedDatabaseError, explain_missing_tables
-from wakeboard.database.embedded.errors import EmbeddedError
+from wakeboard.database.embedded import EmbeddedError
 from wakeboard.queue.definitions import DefinitionError
 from wakeboard.queue.permission import AccountError
 from wakeboard.reporting.filters.values import FilterError

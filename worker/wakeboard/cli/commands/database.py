@@ -22,7 +22,7 @@ from wakeboard.database import db as databases
 from wakeboard.database import migrations
 from wakeboard.database import embedded
 from wakeboard.database.audit import terminal_actor
-from wakeboard.database.embedded.identity import make_folders
+from wakeboard.database.embedded.cluster_owner import make_folders
 from wakeboard.database.embedded.server import WaitNotice
 from wakeboard.maintenance.backups.dump import BackupError, contents, dump, load
 from wakeboard.maintenance.backups.new_life import BeforeRestore, begin_new_life, look
@@ -167,7 +167,7 @@ def restore(file: Path, yes: bool) -> None:
         was_running = embedded.is_running(chosen.data_dir)
         with _workshop(chosen.data_dir) as workshop:
             running = _rebuild(workshop, program, file.absolute())
-            aside = embedded.exchange(chosen.data_dir, workshop)
+            aside = embedded.swap_in(chosen.data_dir, workshop)
     except BackupError as failed:
         raise NotDone(str(failed)) from failed
     _prove(chosen.data_dir, aside, was_running)
@@ -207,7 +207,7 @@ def _own_file(chosen: Settings) -> Path:
 
 def _require_unused(data_dir: Path) -> None:
     """Raise NotDone, naming who is connected, while anybody is."""
-    connected = embedded.sessions(data_dir)
+    connected = embedded.list_sessions(data_dir)
     if not connected:
         return
     names = sorted({name for name, _ in connected})
@@ -250,7 +250,7 @@ def _prove(data_dir: Path, aside: Path | None, was_running: bool) -> None:
         with databases.connect(server.url, name="wakeboard restore") as connection:
             migrations.current_revision(connection)
     except (embedded.EmbeddedError, databases.DatabaseError) as failed:
-        kept = embedded.put_back(data_dir, aside)
+        kept = embedded.swap_back(data_dir, aside)
         raise NotDone(
             f"The restored database did not start: {failed} The one before is back; the other is in {kept}."
         ) from failed

@@ -14,7 +14,7 @@ import psycopg
 from wakeboard.core.states import ENDED, sql_list
 from wakeboard.database import db, migrations
 from wakeboard.database.audit import terminal_actor
-from wakeboard.database.embedded.errors import EmbeddedError
+from wakeboard.database.embedded import EmbeddedError
 from wakeboard.demo.mail_server import LOOPBACK, MailServer, MailServerMissing
 from wakeboard.demo.rehearsal import receipts
 from wakeboard.demo.rehearsal.findings import (

@@ -18,7 +18,6 @@ from wakeboard.cli.reach import Connection
 from wakeboard.cli.terminal import say
 from wakeboard.config.settings import Settings, misspelt
 from wakeboard.database import db, embedded, migrations
-from wakeboard.database.embedded.errors import EmbeddedError
 
 # What is asked of the database, in the order in which it is told.
 CHECKS = (
@@ -108,7 +107,7 @@ def _database(chosen: Settings) -> Iterator[CheckResult]:
         # What helps stands in its sentence.
         yield CheckResult("database", "fail", str(failure))
         return
-    except (db.DatabaseError, EmbeddedError) as failure:
+    except (db.DatabaseError, embedded.EmbeddedError) as failure:
         yield CheckResult("database", "fail", str(failure), "Start it, or correct WAKEBOARD_DATABASE_URL.")
         return
     with connection:
