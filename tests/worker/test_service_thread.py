@@ -69,7 +69,7 @@ def test_whatever_ends_a_body_is_logged_with_its_trace_once_and_the_body_runs_ag
         stopping.wait()
 
     failures: list[BaseException] = []
-    thread = ServiceThread("tested", body, stopping=stopping, failed=failures.append)
+    thread = ServiceThread("tested", body, stopping=stopping, on_failure=failures.append)
     thread.start()
     wait_until(lambda: len(runs) == 5, 10, "it runs again")
     assert thread.is_alive()
@@ -113,7 +113,7 @@ def test_it_is_lost_when_it_fails_for_longer_than_somebody_waits(stopping: threa
     def body() -> None:
         if not works.is_set():
             raise TypeError
-        thread.recovered()
+        thread.mark_recovered()
         stopping.wait()
 
     thread = ServiceThread("tested", body, stopping=stopping)
@@ -137,7 +137,7 @@ def test_the_same_failure_is_logged_once_a_minute_with_its_count(
     told = said()
     assert told.count("It failed: OSError: [Errno 24] Too many open files") == 1
     assert told.count("It failed: TypeError: another one") == 1
-    monkeypatch.setattr(service_thread, "LOGGED_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(service_thread, "REPEAT_SECONDS", 0.0)
     failures.add(OSError(24, "Too many open files"))
     told = said()
     assert "It failed (" in told and "Traceback" not in told

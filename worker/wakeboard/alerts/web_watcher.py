@@ -101,7 +101,7 @@ class WebWatcher:
         def failed(failure: BaseException) -> None:
             self._errors[name] = described(failure)
 
-        return ServiceThread(name, body, stopping=self._stopping, failed=failed)
+        return ServiceThread(name, body, stopping=self._stopping, on_failure=failed)
 
     def start(self, beside: Sequence[Callable[[], Beat]] = ()) -> None:
         """Start watching; ``beside`` tell how other threads of this process stand."""
@@ -148,7 +148,7 @@ class WebWatcher:
 
     def _succeeded(self, name: str) -> None:
         self._succeeded_at[name] = monotonic()
-        self._threads[name].recovered()
+        self._threads[name].mark_recovered()
 
     def _refused(self, name: str, failure: psycopg.Error) -> None:
         self._errors[name] = first_line(failure)[:300]

@@ -15,7 +15,7 @@ import click
 from wakeboard.cli.flags import CommandGroup
 from wakeboard.cli.terminal import complain
 from wakeboard.config import stop_signals
-from wakeboard.config.streams import open_closed
+from wakeboard.config.streams import open_standard_streams
 
 INTERRUPTED = 130
 # Each command: the module that has it, and its line on the first help page, for which no module is imported.
@@ -107,7 +107,7 @@ def run(arguments: Sequence[str]) -> int:
     except (Exception, KeyboardInterrupt) as failure:
         if _is_interrupt(failure):
             # What serves has done what it was asked.
-            code, line = 0 if stop_signals.was_asked() else INTERRUPTED, "Stopped."
+            code, line = 0 if stop_signals.is_stop_requested() else INTERRUPTED, "Stopped."
         else:
             code, line = _explained(failure)
         complain(line)
@@ -131,5 +131,5 @@ def _explained(failure: BaseException) -> tuple[int, str]:
 
 def main() -> None:
     """Run this process's command line and exit."""
-    open_closed()
+    open_standard_streams()
     sys.exit(run(sys.argv[1:]))

@@ -13,7 +13,7 @@ import psycopg
 from wakeboard.cli.flags import MissingVerb
 from wakeboard.cli.refusals import NotDone, WrongUse
 from wakeboard.config.settings import SettingsError
-from wakeboard.config.streams import silence
+from wakeboard.config.streams import redirect_to_null
 from wakeboard.core.run_spec import EnqueueError
 from wakeboard.core.time.cron import CronError
 from wakeboard.database.db import MISSING_TABLE_ERRORS, DatabaseError, UnsupportedDatabaseError, explain_missing_tables
@@ -50,7 +50,7 @@ def explain(failure: BaseException) -> tuple[int, str]:
         return 1, _of_database(known)
     if isinstance(failure, BrokenPipeError):
         # Whoever read our output has gone.
-        silence(sys.stdout)
+        redirect_to_null(sys.stdout)
         return 1, ""
     if isinstance(failure, OSError):
         return 1, _sentence(f"{failure.filename or 'The system'}: {failure.strerror or failure}")

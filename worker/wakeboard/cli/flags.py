@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import click
 
 from wakeboard.cli.terminal import tell
-from wakeboard.config.settings import SETTINGS, Settings, default_data_dir, misspelt
+from wakeboard.config.settings import SETTINGS, Settings, default_data_dir, find_misspelt
 
 META = "wakeboard.flags"
 JSON = "wakeboard.json"
-MISSPELT_TOLD = "wakeboard.misspelt"
+MISSPELT_PRINTED = "wakeboard.misspelt"
 # Shown in the help of every command; the others in the help of what serves.
 SHOWN = ("database_url", "data_dir")
 _Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
@@ -96,7 +96,7 @@ class CommandGroup(click.Group):
 
 def settings(**given: object) -> Settings:
     """Return the settings of the command that runs; ``given`` wins over flags. Raises SettingsError."""
-    tell_misspelt()
+    print_misspelt()
     return settings_alone(**given)
 
 
@@ -106,12 +106,12 @@ def settings_alone(**given: object) -> Settings:
     return Settings.load(flags | {name: value for name, value in given.items() if value is not None})
 
 
-def tell_misspelt() -> None:
+def print_misspelt() -> None:
     """Print, once in a command, which variables are no settings, and what was meant."""
     meta = click.get_current_context().meta
-    if not meta.get(MISSPELT_TOLD):
-        meta[MISSPELT_TOLD] = True
-        for sentence in misspelt():
+    if not meta.get(MISSPELT_PRINTED):
+        meta[MISSPELT_PRINTED] = True
+        for sentence in find_misspelt():
             tell(sentence)
 
 

@@ -11,7 +11,7 @@ import sys
 import click
 
 from wakeboard.config.log import escaped
-from wakeboard.config.streams import silence
+from wakeboard.config.streams import redirect_to_null
 
 
 def say(sentence: str) -> None:
@@ -25,7 +25,7 @@ def tell(sentence: str) -> None:
         click.echo("\n".join(escaped(line) for line in sentence.split("\n")), err=True)
         sys.stderr.flush()
     except OSError:
-        silence(sys.stderr)
+        redirect_to_null(sys.stderr)
 
 
 def complain(line: str) -> None:

@@ -10,7 +10,7 @@ import click
 from click.globals import pop_context
 
 from wakeboard.cli import reach
-from wakeboard.cli.flags import MISSPELT_TOLD, LeafCommand, settings, settings_alone, tell_misspelt
+from wakeboard.cli.flags import MISSPELT_PRINTED, LeafCommand, settings, settings_alone, print_misspelt
 from wakeboard.cli.parameters import read_duration
 from wakeboard.cli.refusals import WrongUse
 from wakeboard.config import certificates, log, stop_signals, streams, working_directory
@@ -49,14 +49,14 @@ def worker(types: list[str] | None, name: str | None) -> int:
 def tick(claim_seconds: float | None, types: list[str] | None) -> int:
     """For a crontab line: fire what is due, run until nothing is left, end. Ticks may overlap."""
     # Cron would mail it each minute; every other command tells it.
-    click.get_current_context().meta[MISSPELT_TOLD] = True
+    click.get_current_context().meta[MISSPELT_PRINTED] = True
     return _supervise(types=types, until_drained=True, claim_seconds=claim_seconds)
 
 
 def require_folder() -> None:
     """Refuse to serve from a folder that was removed: settings and handlers are looked for in it."""
-    if working_directory.current() is None:
-        raise WrongUse(working_directory.GONE)
+    if working_directory.current_folder() is None:
+        raise WrongUse(working_directory.MISSING_FOLDER)
 
 
 def _leave_command() -> None:
@@ -73,13 +73,13 @@ def _supervise(**how: Any) -> int:
     run_as.check(chosen)
     # Before anything is loaded, opened or started that the supervisor alone needs.
     template = zygote.fork(leave=_leave_command)
-    log.never_wait()
-    tell_misspelt()
+    log.write_in_background()
+    print_misspelt()
     # Loaded after the fork: children need nothing of it.
     from wakeboard.runtime import supervisor
 
     log.configure(chosen.log_format, level=chosen.log_level, moves=chosen.log_moves)
-    with stop_signals.interrupting():
+    with stop_signals.interruptible():
         url = reach.database_url(chosen)
     return supervisor.run(chosen, url=url, firstborn=template, **how)
 
@@ -87,16 +87,16 @@ def _supervise(**how: Any) -> int:
 @click.command(cls=LeafCommand, settings=EVERY_SETTING)
 def web() -> None:
     """Run the dashboard alone."""
-    log.never_wait()
+    log.write_in_background()
     require_folder()
     chosen = settings()
     certificates.check(chosen)
-    with stop_signals.interrupting():
+    with stop_signals.interruptible():
         found = {"WAKEBOARD_DATABASE_URL": reach.database_url(chosen)}
     command = [sys.executable, "-P", "-m", "wakeboard_dashboard"]
-    streams.end()
+    streams.drain()
     # A stop that comes from here on waits for the program that follows.
-    stop_signals.hold_back()
-    if stop_signals.was_asked():
+    stop_signals.block()
+    if stop_signals.is_stop_requested():
         return
     os.execve(sys.executable, command, os.environ | chosen.environment_variables() | found)

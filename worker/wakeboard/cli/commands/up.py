@@ -32,7 +32,7 @@ from wakeboard.cli.refusals import NotDone, WrongUse
 from wakeboard.cli.terminal import tell
 from wakeboard.config import certificates, log, stop_signals
 from wakeboard.config.settings import Settings
-from wakeboard.config.working_directory import place
+from wakeboard.config.working_directory import ROOT, current_folder
 from wakeboard.core.process.process_tree import die_with_parent
 from wakeboard.database import db, migrations
 from wakeboard.handlers import run_as
@@ -52,7 +52,7 @@ SETTLED_SECONDS = 60.0
 @click.option("--demo", is_flag=True, help="With the example shop: jobs with real effects.")
 def up(port: int | None, demo: bool) -> int:
     """Run all of it on this machine: database, tables, worker with schedules, dashboard. Ctrl-C stops it."""
-    log.never_wait()
+    log.write_in_background()
     require_folder()
     bind = None if port is None else f"127.0.0.1:{port}"
     chosen = settings(bind=bind, app="wakeboard.demo" if demo else None)
@@ -103,7 +103,7 @@ def run(chosen: Settings, demo: bool) -> int:
     try:
         for number in heard:
             signal.signal(number, requests.count)
-        if stop_signals.was_asked():
+        if stop_signals.is_stop_requested():
             return 0
         with _database(chosen, requests) as url:
             try:
@@ -263,7 +263,7 @@ class Service:
             self.command,
             env=dict(self.environment),
             # Ours may have been removed since.
-            cwd=place(),
+            cwd=current_folder() or ROOT,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
             # Should we be killed, it ends as after SIGTERM instead of holding the port for ever.

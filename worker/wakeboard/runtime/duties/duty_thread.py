@@ -89,7 +89,7 @@ class Duties:
         self._failures = {
             duty.name: FailureLog(f"The duty {duty.name!r} failed and will be tried again") for duty in duties
         }
-        self._thread = ServiceThread(name, self._work, stopping=self._stopping, failed=self._failed)
+        self._thread = ServiceThread(name, self._work, stopping=self._stopping, on_failure=self._failed)
         self.rounds = 0
 
     def start(self) -> None:
@@ -152,7 +152,7 @@ class Duties:
             if not (self._has_tables() and self._run_due()):
                 self._stopping.wait(RECONNECT_SECONDS)
                 continue
-            self._thread.recovered()
+            self._thread.mark_recovered()
             self.rounds += 1
             if self.rounds == 1:
                 self._came_round()

@@ -89,7 +89,7 @@ class LeaseKeeper:
         self._tell = tell
         self._stopping = threading.Event()
         self._is_asked = threading.Event()
-        self._thread = ServiceThread("lease", self._keep, stopping=self._stopping, failed=self._failed)
+        self._thread = ServiceThread("lease", self._keep, stopping=self._stopping, on_failure=self._failed)
         self._connection: psycopg.Connection[Any] | None = None
         self._succeeded_at = self._proven_at = monotonic()
         self._error: str | None = None
@@ -158,7 +158,7 @@ class LeaseKeeper:
             self._succeeded_at, self._error = monotonic(), None
             self._absence.back()
         # The thread works: what it waits for is no error of its own.
-        self._thread.recovered()
+        self._thread.mark_recovered()
 
     def _failed(self, failure: BaseException) -> None:
         self._ended_by = described(failure)

@@ -143,7 +143,7 @@ class Writer:
         """Take note of what is written: hold it no more, and log it."""
         helds = [ended.held for ended, _ in written]
         self._holdings.drop(helds)
-        succeeded: list[log.Moved] = []
+        succeeded: list[log.RunMove] = []
         came_back = False
         for ended, status in written:
             held, answer = ended.held, ended.answer

@@ -16,7 +16,7 @@ from wakeboard.cli.flags import LeafCommand, is_json, settings
 from wakeboard.cli.printing import answer, listing
 from wakeboard.cli.reach import Connection
 from wakeboard.cli.terminal import say
-from wakeboard.config.settings import Settings, misspelt
+from wakeboard.config.settings import Settings, find_misspelt
 from wakeboard.database import db, embedded, migrations
 
 # What is asked of the database, in the order in which it is told.
@@ -64,7 +64,7 @@ def examine(chosen: Settings) -> list[CheckResult]:
     ]
     found += [
         CheckResult("configuration", "warning", sentence, "Correct its name, or take it out.")
-        for sentence in misspelt()
+        for sentence in find_misspelt()
     ]
     found += _embedded(chosen)
     found += _database(chosen)

@@ -12,7 +12,7 @@ from typing import Any
 from wakeboard.cli.commands.doctor.finding import CheckResult
 from wakeboard.cli.commands.up import describe_exit
 from wakeboard.config.settings import Settings
-from wakeboard.config.working_directory import current
+from wakeboard.config.working_directory import current_folder
 
 APP_SECONDS = 30
 # The answer goes to a file of its own: neither what the module prints nor how the process ends is one.
@@ -37,7 +37,7 @@ def app(settings: Settings) -> Iterator[CheckResult]:
             "app", "warning", "No module with handlers is set.", "Set WAKEBOARD_APP or use --app MODULE."
         )
         return
-    here = f"start in its folder (now {current() or 'one that is gone'})."
+    here = f"start in its folder (now {current_folder() or 'one that is gone'})."
     answer = _import(settings.app)
     if answer is None:
         wrong = f"Importing {settings.app} takes over {APP_SECONDS} s."
