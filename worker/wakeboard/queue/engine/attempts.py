@@ -1,6 +1,6 @@
 """What a move writes about the attempts that it ended: their history, their numbers, their error groups.
 
-RowBatches of statements, most of which read the rows of a CTE called ``moved``.
+Parts of statements, most of which read the rows of a CTE called ``moved``.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ class Recorder:
             "fail": deque(),
             "release": deque(),
         }
-        # RowBatches of batches that were refused: each is sent as it is.
+        # Parts of batches that were refused: each is sent as it is.
         self._parts: RowBatches[EndedAttempt] = RowBatches()
         self._told = ErrorGroupThrottle()
 
