@@ -65,7 +65,10 @@ def test_a_second_migration_changes_nothing(empty_database: str) -> None:
 
 
 def test_the_revision_we_need_is_the_one_that_alembic_calls_its_head() -> None:
-    assert migrations.head_revision() == ScriptDirectory.from_config(migrations.alembic_config()).get_current_head()
+    assert (
+        migrations.head_revision()
+        == ScriptDirectory.from_config(migrations.alembic_config()).get_current_head()
+    )
 
 
 def test_a_database_from_the_future_is_refused_and_left_alone(database: str, connection: Connection) -> None:

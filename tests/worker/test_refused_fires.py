@@ -11,7 +11,7 @@ import pytest
 from tests.support.factories import Connection, Row, a_definition, rows
 from tests.support.postgres.write_refusals import refuse, refuse_at_commit, refuse_no_more
 from wakeboard.config import log
-from wakeboard.database.poison_rows import is_row_error, is_refusal
+from wakeboard.database.poison_rows import is_refusal, is_row_error
 from wakeboard.schedules import scheduler
 
 REPORT = "new.job_type = 'report' AND NOT new.payload ? 'customer'"

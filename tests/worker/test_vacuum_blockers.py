@@ -17,9 +17,9 @@ from tests.conftest import Connection
 from wakeboard import cli
 from wakeboard.database import vacuum_blockers
 from wakeboard.database.vacuum_blockers import (
+    LARGE_LOG_BYTES,
     LONG_TRANSACTION_SECONDS,
     MANY_TRANSACTIONS,
-    LARGE_LOG_BYTES,
     VacuumBlocker,
 )
 

@@ -134,7 +134,9 @@ class WebWatcher:
                     self._lack.remove(name)
                     self._succeeded(name)
                 except (DatabaseError, psycopg.OperationalError) as failure:
-                    absence.report_failure("The alerts cannot reach the database.", error=str(failure).strip()[:300])
+                    absence.report_failure(
+                        "The alerts cannot reach the database.", error=str(failure).strip()[:300]
+                    )
                     _close(connection)
                     connection = None
                 except MISSING_TABLE_ERRORS as failure:

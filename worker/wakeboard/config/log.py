@@ -204,7 +204,7 @@ def configure(format: str = "text", *, level: str = "info", moves: str = "all") 
 
 
 def write_in_background() -> None:
-    """Never wait for the reader of the log: lines that it does not read are dropped, and their number logged."""
+    """Never wait for the reader of the log: lines that it does not read are dropped, and counted."""
     streams.write_in_background(_dropped_notice)
 
 
@@ -215,7 +215,7 @@ def _dropped_notice(count: int, reason: str) -> str:
 
 
 def read_moves(text: str) -> Sample:
-    """Read which claims and successes are logged: ``all``, ``failures`` (none), ``1/100`` (of one run in 100).
+    """Read which claims and successes are logged: ``all``, ``failures`` (none), ``1/100`` (one run in 100).
 
     After commas, or alone, the same for a type: ``1/100,send_invoice=all``. Raises ValueError or KeyError.
     """

@@ -81,7 +81,7 @@ class ServiceThread(Thread):
         return 0.0 if since is None else monotonic() - since
 
     def is_lost(self, patience_seconds: float) -> bool:
-        """Return whether it was started and has ended, or its body fails for longer than ``patience_seconds``."""
+        """Return whether it was started and has ended, or fails for longer than ``patience_seconds``."""
         is_gone = self.ident is not None and not self.is_alive() and not self._stopping.is_set()
         return is_gone or self.failing_seconds > patience_seconds
 

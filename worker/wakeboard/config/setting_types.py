@@ -108,8 +108,8 @@ def conninfo(text: str) -> str:
         parameters = conninfo_to_dict(text)
     except ProgrammingError as wrong:
         raise ValueError from wrong
-    # An unescaped @ or / in a password makes a part of it a host or port, which would be looked up and logged.
-    # A host that begins with @ is an abstract socket.
+    # An unescaped @ or / in a password makes a part of it a host or port, which would be looked up and
+    # logged. A host that begins with @ is an abstract socket.
     hosts, ports = (str(parameters.get(name) or "").split(",") for name in ("host", "port"))
     if any("@" in host[1:] for host in hosts) or not all(port.strip().isdigit() for port in ports if port):
         raise ValueError

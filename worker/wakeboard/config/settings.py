@@ -35,7 +35,7 @@ class SettingsError(ValueError):
 
 
 def default_data_dir() -> Path:
-    """Return the folder of the cluster and keys: ``/var/lib/wakeboard`` as root, else the user's data folder."""
+    """Return the folder of cluster and keys: ``/var/lib/wakeboard`` as root, else the user's data folder."""
     if os.geteuid() == 0:
         return Path("/var/lib/wakeboard")
     folder = os.environ.get("XDG_DATA_HOME") or home() / ".local" / "share"
@@ -322,7 +322,7 @@ def _with_child_exit(settings: Settings) -> Settings:
 
 
 def _with_pairs(settings: Settings) -> Settings:
-    """Refuse a setting that needs another one: mail without a server or a recipient, a key without its use."""
+    """Refuse a setting without its other half, such as mail without a server or a recipient."""
     for name, other, purpose in (
         ("alert_mail", "smtp_url", "which mail server takes alerts"),
         ("alert_webhook_url", "alert_webhook_secret", "the key that signs alerts"),

@@ -121,7 +121,7 @@ class StreamWriter:
         self._write(self._rest())
 
     def _rest(self) -> str:
-        """Return what was put after the end, and the notice of dropped lines; from now on nothing is queued."""
+        """Return what was put after the end, and the notice of dropped lines. Nothing is queued any more."""
         with unless_finalizing(self._lock):
             self._has_ended = True
             rest = [self._texts.get() or "" for _ in range(self._texts.qsize())]

@@ -63,11 +63,9 @@ def executor(target: Any) -> Execute:
         return lambda statement, values: (
             target.cursor(row_factory=tuple_row).execute(statement, values).fetchall()
         )
-    return lambda statement, values: (
-        target.execute(
-            _text_clause(statement), {f"v{place}": _as_text(value) for place, value in enumerate(values)}
-        ).fetchall()
-    )
+    return lambda statement, values: target.execute(
+        _text_clause(statement), {f"v{place}": _as_text(value) for place, value in enumerate(values)}
+    ).fetchall()
 
 
 def array(values: Iterable[str | None]) -> str:

@@ -28,7 +28,7 @@ class OutageLog:
         self._reported_at = 0.0
 
     def report_failure(self, sentence: str, **fields: object) -> None:
-        """Log that the connection is lost or cannot be opened, unless that was logged less than a minute ago."""
+        """Log that the connection is lost or cannot be opened, at most once in REPEAT_SECONDS."""
         now = monotonic()
         if self._since is None:
             self._since = now
@@ -59,7 +59,7 @@ class MissingTables:
         return frozenset(self._names)
 
     def add(self, name: str, failure: Exception) -> None:
-        """Note that the task ``name`` failed by ``failure``, of MISSING_TABLE_ERRORS or with a state of theirs."""
+        """Note that the task ``name`` failed by ``failure``, of MISSING_TABLE_ERRORS or of their states."""
         with self._lock:
             if not self._names:
                 self._since, self._warned_at = monotonic(), 0.0

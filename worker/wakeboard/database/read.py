@@ -22,7 +22,10 @@ Row = TypeVar("Row")
 
 
 def read_all(
-    connection: Connection, statement: str, row: Callable[..., Row], values: Mapping[str, object] | None = None
+    connection: Connection,
+    statement: str,
+    row: Callable[..., Row],
+    values: Mapping[str, object] | None = None,
 ) -> list[Row]:
     """Return the rows of ``statement``, each made by ``row`` from its columns by name."""
     if isinstance(connection, psycopg.Connection):
@@ -33,7 +36,10 @@ def read_all(
 
 
 def read_one(
-    connection: Connection, statement: str, row: Callable[..., Row], values: Mapping[str, object] | None = None
+    connection: Connection,
+    statement: str,
+    row: Callable[..., Row],
+    values: Mapping[str, object] | None = None,
 ) -> Row | None:
     """Return the first row of ``statement`` as ``read_all`` does, None when there is none."""
     return next(iter(read_all(connection, statement, row, values)), None)

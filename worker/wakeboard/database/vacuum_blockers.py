@@ -131,7 +131,7 @@ class SessionVisibility(NamedTuple):
 
 
 def find_blockers(connection: Connection) -> list[VacuumBlocker]:
-    """Return what may hold dead rows back, as far as this role can see; the oldest transaction comes first."""
+    """Return what may hold dead rows back, as far as this role can see, the oldest transaction first."""
     return read_all(connection, BLOCKERS, VacuumBlocker)
 
 

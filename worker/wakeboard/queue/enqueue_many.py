@@ -14,7 +14,7 @@ from psycopg.errors import UniqueViolation
 from psycopg.rows import tuple_row
 
 from wakeboard.core.run_spec import Encoder, EnqueueError, NewRun, check_names, payload_limit
-from wakeboard.database.caller_connection import array, is_psycopg, executor, unwrap
+from wakeboard.database.caller_connection import array, executor, is_psycopg, unwrap
 from wakeboard.queue.bulk_copy import Row, copy, may_copy, reserve
 from wakeboard.queue.enqueue import ROUNDS, same_type
 from wakeboard.queue.handler_connection import own_connection

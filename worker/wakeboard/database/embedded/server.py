@@ -113,7 +113,7 @@ def url(data_dir: Path, *, user: str = ROLE, database: str = DATABASE) -> str:
 
     The default user owns the database and is no superuser; ``postgres`` is the superuser.
     """
-    return find(data_dir).url(user=user, database=database)
+    return find_paths(data_dir).url(user=user, database=database)
 
 
 def is_running(data_dir: Path) -> bool:
@@ -205,7 +205,14 @@ def _launch(paths: ClusterPaths, lock: int, notice: WaitNotice, settings: Mappin
     output = os.open(paths.startup_log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
     try:
         subprocess.run(
-            ["/bin/sh", "-c", DETACH, "sh", bin_folder / "postgres", *cluster.server_arguments(paths, settings)],
+            [
+                "/bin/sh",
+                "-c",
+                DETACH,
+                "sh",
+                bin_folder / "postgres",
+                *cluster.server_arguments(paths, settings),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

@@ -15,8 +15,8 @@ from pathlib import Path
 import psycopg
 
 from wakeboard.database.embedded import admin, locks
-from wakeboard.database.embedded.errors import EmbeddedError
 from wakeboard.database.embedded.cluster_owner import owner_uid
+from wakeboard.database.embedded.errors import EmbeddedError
 from wakeboard.database.embedded.paths import ClusterPaths
 from wakeboard.database.embedded.server import (
     STOP_SECONDS,
@@ -68,7 +68,7 @@ def swap_in(data_dir: Path, fresh_dir: Path) -> Path | None:
 
 
 def swap_back(data_dir: Path, aside: Path | None) -> Path:
-    """Bring the cluster ``aside`` back, which ``swap_in`` returned; return where the other one is kept now."""
+    """Bring the cluster ``aside`` of ``swap_in`` back; return where the other one is kept now."""
     paths = find_paths(data_dir)
     with locks.start_lock(paths, time.monotonic() + STOP_SECONDS, WaitNotice(None)):
         _require_stopped(paths)

@@ -121,8 +121,8 @@ def migrate(url: str) -> tuple[str | None, str]:
                 return before, head
             if is_newer(before):
                 raise DatabaseError(
-                    f"The schema is at revision {before}, which this version does not know: {MIGRATED_BY_NEWER} "
-                    f"{INSTALL_NEWER}"
+                    f"The schema is at revision {before}, which this version does not know: "
+                    f"{MIGRATED_BY_NEWER} {INSTALL_NEWER}"
                 )
             if upgrade_advice(before) == STAMP_UNRELEASED:
                 raise DatabaseError(f"The schema is at revision {before}. {STAMP_UNRELEASED}")

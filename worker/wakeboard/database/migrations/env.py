@@ -15,7 +15,7 @@ def include_name(name: str | None, kind: str, _parents: object) -> bool:
 
 
 def run() -> None:
-    """Run the requested migrations on the database whose URL ``wakeboard.database.migrations.migrate`` handed over."""
+    """Run the requested migrations on the database of ``database.migrations.migrate``."""
     url = context.config.attributes["url"]
     create_large_indexes(url, context.script, context.get_revision_argument())
     target = engine(url, name="wakeboard migrate", statement_timeout_seconds=0)

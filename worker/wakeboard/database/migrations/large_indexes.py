@@ -67,8 +67,8 @@ def _create(connection: psycopg.Connection, name: str, definition: str, *, is_un
 def _refusal(connection: psycopg.Connection, name: str) -> str:
     session = connection.execute(OLDEST_TRANSACTION).fetchone()
     who = (
-        f"the session of {session[0]} (process {session[1]} of the server) has a transaction that has been open "
-        f"for {session[2]} s"
+        f"the session of {session[0]} (process {session[1]} of the server) has a transaction that has been "
+        f"open for {session[2]} s"
         if session
         else "its table is in use all the time"
     )

@@ -70,8 +70,8 @@ def _try_lock(connection: Connection) -> bool:
 def _refusal(connection: Connection) -> str:
     session = connection.execute(text(OLDEST_USER)).first()
     who = (
-        f"the session of {session[0]} (process {session[1]} of the server) uses them, in a transaction that has "
-        f"been open for {session[2] or 0} s"
+        f"the session of {session[0]} (process {session[1]} of the server) uses them, in a transaction that "
+        f"has been open for {session[2] or 0} s"
         if session
         else "they are in use all the time"
     )

@@ -5,14 +5,34 @@ The whole contract with producers, workers and pages is here; migrations must en
 The supervisor never imports it: its statements are text in ``wakeboard.queue``.
 """
 
-from wakeboard.database.tables.accounts import audit_log, login_failures, login_links, saved_views, sessions, tokens, users
+from wakeboard.database.tables.accounts import (
+    audit_log,
+    login_failures,
+    login_links,
+    saved_views,
+    sessions,
+    tokens,
+    users,
+)
 from wakeboard.database.tables.alerts import alert_messages, alert_rules
 from wakeboard.database.tables.base import SCHEMA, metadata
 from wakeboard.database.tables.bulk import operation_runs, operations
-from wakeboard.database.tables.runs import effects, error_groups, job_attempts, job_runs, run_output, unbegun_attempts
-from wakeboard.database.tables.schedules import job_definitions, missed_fires
-from wakeboard.database.tables.statistics import statistics_deltas, statistics_hours, statistics_hours_of_types, statistics_rollups
 from wakeboard.database.tables.registry import installation, job_types, loops, workers
+from wakeboard.database.tables.runs import (
+    effects,
+    error_groups,
+    job_attempts,
+    job_runs,
+    run_output,
+    unbegun_attempts,
+)
+from wakeboard.database.tables.schedules import job_definitions, missed_fires
+from wakeboard.database.tables.statistics import (
+    statistics_deltas,
+    statistics_hours,
+    statistics_hours_of_types,
+    statistics_rollups,
+)
 
 __all__ = [
     "SCHEMA", "alert_messages", "alert_rules", "audit_log", "effects", "error_groups", "installation",

@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ARRAY, BigInteger, CheckConstraint, Column, ForeignKey, Index, Integer, Table, Text, UniqueConstraint, text
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    CheckConstraint,
+    Column,
+    ForeignKey,
+    Index,
+    Integer,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 
-from wakeboard.database.tables.base import metadata, id_column, timestamp, ALL_ROLES
+from wakeboard.database.tables.base import ALL_ROLES, id_column, metadata, timestamp
 
 audit_log = Table(
     "audit_log",

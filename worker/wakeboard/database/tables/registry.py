@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ARRAY, BigInteger, Boolean, CheckConstraint, Column, Double, Index, Integer, PrimaryKeyConstraint, Table, Text, text
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Double,
+    Index,
+    Integer,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    text,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 
-from wakeboard.database.tables.base import metadata, timestamp, finite_times
+from wakeboard.database.tables.base import finite_times, metadata, timestamp
 
 job_types = Table(
     "job_types",

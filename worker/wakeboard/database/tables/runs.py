@@ -2,12 +2,41 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, Connection, Double, ForeignKey, Index, Integer, PrimaryKeyConstraint, SmallInteger, Table, Text, UniqueConstraint, event, text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    Connection,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    PrimaryKeyConstraint,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    event,
+    text,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 
 from wakeboard.core.states import CLAIMABLE, ENDED, FAILING, sql_list
 from wakeboard.database.index_predicates import HAS_ERROR, IS_LATER_SUCCESS, IS_LISTED_BY_STATUS, IS_UNDER_WAY
-from wakeboard.database.tables.base import SCHEMA, metadata, id_column, timestamp, finite_times, ALL_STATUSES, ALL_OUTCOMES, IS_FAILING, IS_FAILURE, JOB_TYPE_IS_PRINTABLE
+from wakeboard.database.tables.base import (
+    ALL_OUTCOMES,
+    ALL_STATUSES,
+    IS_FAILING,
+    IS_FAILURE,
+    JOB_TYPE_IS_PRINTABLE,
+    SCHEMA,
+    finite_times,
+    id_column,
+    metadata,
+    timestamp,
+)
+
 
 def _while_claimable(rule: str) -> str:
     """Return ``rule`` as it is judged of a run that may still be claimed.
@@ -16,6 +45,7 @@ def _while_claimable(rule: str) -> str:
     change of a row: 6 µs of the 90 that a run cost it.
     """
     return f"locked_by IS NOT NULL OR finished_at IS NOT NULL OR ({rule})"
+
 
 job_runs = Table(
     "job_runs",
@@ -197,10 +227,12 @@ job_runs = Table(
     ),
 )
 
+
 @event.listens_for(job_runs, "after_create")
 def _leave_room_in_primary_key(_: Table, connection: Connection, **_options: object) -> None:
     """Give the primary key its fill factor, which SQLAlchemy cannot declare."""
     connection.execute(text(f"ALTER INDEX {SCHEMA}.job_runs_pkey SET (fillfactor = 40)"))
+
 
 job_attempts = Table(
     "job_attempts",

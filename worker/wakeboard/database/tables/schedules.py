@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, CheckConstraint, Column, DateTime, Double, ForeignKey, Index, Integer, SmallInteger, Table, Text, UniqueConstraint, text
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    text,
+)
 from sqlalchemy.dialects.postgresql import JSONB
 
-from wakeboard.database.tables.base import metadata, id_column, timestamp, finite_times, JOB_TYPE_IS_PRINTABLE
+from wakeboard.database.tables.base import JOB_TYPE_IS_PRINTABLE, finite_times, id_column, metadata, timestamp
 
 job_definitions = Table(
     "job_definitions",

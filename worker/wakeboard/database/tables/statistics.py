@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from sqlalchemy import ARRAY, BigInteger, Column, DateTime, Double, ForeignKey, Index, Integer, SmallInteger, Table, Text, text
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Column,
+    DateTime,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    SmallInteger,
+    Table,
+    Text,
+    text,
+)
 
 from wakeboard.database.tables.base import metadata, timestamp
+
 
 def _statistics(name: str, *indexes: Index) -> Table:
     """Counts of attempts per minute, type, outcome and duration; deltas and roll-ups share the columns.
@@ -28,9 +42,11 @@ def _statistics(name: str, *indexes: Index) -> Table:
         *indexes,
     )
 
+
 statistics_deltas = _statistics("statistics_deltas", Index("statistics_deltas_by_minute", "minute"))
 
 statistics_rollups = _statistics("statistics_rollups", Index("statistics_rollups_by_minute", "minute"))
+
 
 def _summed(name: str, hour: Column[object], *others: Column[object]) -> Table:
     """What the minutes of an hour say together (see ``wakeboard.reporting.hourly_rollups``).
@@ -63,6 +79,7 @@ def _summed(name: str, hour: Column[object], *others: Column[object]) -> Table:
             )
         ),
     )
+
 
 # A row for each hour of which anything was merged, or that was found empty; ``summed_at`` is NULL until its
 # sums are those of its minutes, and again as soon as a late delta changes these.

@@ -146,7 +146,7 @@ class Duties:
             try:
                 self._connect()
             except (DatabaseError, psycopg.Error) as failure:
-                self._absence.lost(str(failure).strip())
+                self._absence.report_failure(str(failure).strip())
                 self._stopping.wait(RECONNECT_SECONDS)
                 continue
             if not (self._has_tables() and self._run_due()):
@@ -163,10 +163,8 @@ class Duties:
     def _connect(self) -> None:
         if self._connection is not None and not self._connection.closed:
             return
-        self._connection = connect(
-            self._url, name=f"wakeboard {self.name}", answer_seconds=DEADLINE_SECONDS
-        )
-        self._absence.back()
+        self._connection = connect(self._url, name=f"wakeboard {self.name}", answer_seconds=DEADLINE_SECONDS)
+        self._absence.report_recovery()
         if self._was_connected:
             self._reconnected()
         self._was_connected = True
@@ -228,7 +226,7 @@ class Duties:
             return
         sentence, fields = "A duty failed and will be tried again.", {"duty": duty.name, "error": duty.error}
         if _is_useless(failure):
-            self._absence.lost(sentence, **fields)
+            self._absence.report_failure(sentence, **fields)
         else:
             self._warnings.warn((duty.name, first_line(failure)), sentence, **fields)
 

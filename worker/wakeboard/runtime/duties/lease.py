@@ -148,7 +148,7 @@ class LeaseKeeper:
             self.step(self._connection)
         except (DatabaseError, psycopg.Error) as failure:
             self._error = str(failure).strip()[:500]
-            self._absence.lost(UNRENEWED, error=self._error)
+            self._absence.report_failure(UNRENEWED, error=self._error)
             self._disconnect()
         except LoopHangs as failure:
             self._error = str(failure)
@@ -156,7 +156,7 @@ class LeaseKeeper:
             self._disconnect()
         else:
             self._succeeded_at, self._error = monotonic(), None
-            self._absence.back()
+            self._absence.report_recovery()
         # The thread works: what it waits for is no error of its own.
         self._thread.mark_recovered()
 
@@ -223,7 +223,8 @@ class LeaseKeeper:
                     self._warnings.warn(
                         entry.run_id,
                         "The database refuses to renew a run's lease; it is stopped before that ends.",
-                        run_id=entry.run_id, job_type=entry.assignment.job_type, error=refusal_reason(refused),
+                        run_id=entry.run_id, job_type=entry.assignment.job_type,
+                        error=refusal_reason(refused),
                     )  # fmt: skip
         return busy
 

@@ -97,7 +97,9 @@ class LoopConnection:
         try:
             self._tell(Connected(self, self._channel()))
         except (DatabaseError, psycopg.Error) as failure:
-            self._tell(NotConnected(self, str(failure).strip(), isinstance(failure, UnsupportedDatabaseError)))
+            self._tell(
+                NotConnected(self, str(failure).strip(), isinstance(failure, UnsupportedDatabaseError))
+            )
         except BaseException as failure:
             try:
                 self._failures.add(failure)
@@ -179,7 +181,9 @@ class LoopConnections:
             self._notifications += channel.pump()
         except ChannelLost as lost:
             self._drop(connection)
-            connection.absence.report_failure("A database connection was lost; opening another.", error=str(lost))
+            connection.absence.report_failure(
+                "A database connection was lost; opening another.", error=str(lost)
+            )
 
     def notifications(self) -> Iterator[tuple[str, str]]:
         """Give out each notification that came, as channel and payload."""

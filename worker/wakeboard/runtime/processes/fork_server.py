@@ -264,8 +264,8 @@ def _import_failure(app: str | None, error: BaseException) -> str:
     if missing and f"{app}.".startswith(f"{missing}."):
         return clean_text(
             f"The handlers' module {app!r} cannot be imported: ModuleNotFoundError: {error}. It is looked "
-            f"for on Python's path and in {current_folder() or 'a folder that is gone'}; name another with --app or "
-            "WAKEBOARD_APP.",
+            f"for on Python's path and in {current_folder() or 'a folder that is gone'}; name another with "
+            "--app or WAKEBOARD_APP.",
             TRACEBACK_CHARACTERS,
         )
     try:
