@@ -84,7 +84,7 @@ def test_plans_are_made_anew_now_and_then(
         return str(row[0])
 
     assert last_statement() != "DISCARD PLANS"
-    monkeypatch.setattr(db, "PLANS_SECONDS", 0.0)
+    monkeypatch.setattr(db, "PLAN_SECONDS", 0.0)
     assert last_statement() == "DISCARD PLANS"
 
 

@@ -86,7 +86,7 @@ def test_an_index_that_was_cut_short_is_made_anew(
 def test_who_waits_for_another_migration_says_so_in_the_end(
     old_database: str, watcher: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(db, "MIGRATION_PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(migrations, "LOCK_WAIT_SECONDS", 0)
     with (
         migrations.migration_lock(watcher),
         pytest.raises(db.DatabaseError, match="Another process has been"),

@@ -94,7 +94,7 @@ def test_a_failure_that_cannot_even_be_logged_ends_nothing(
     def refuses(*_given: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(log, "trouble", refuses)
+    monkeypatch.setattr(log, "error", refuses)
     runs: list[int] = []
 
     def body() -> None:
