@@ -74,9 +74,9 @@ class Root(CommandGroup):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"wakeboard.cli.commands.{COMMANDS[cmd_name][0]}")
-        found = getattr(module, cmd_name.replace("-", "_"))
-        assert isinstance(found, click.Command)
-        return found
+        command = getattr(module, cmd_name.replace("-", "_"))
+        assert isinstance(command, click.Command)
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with a line about each, without importing them."""

@@ -49,22 +49,22 @@ def read_duration(text: str | float) -> float:
 
 def read_moment(text: str) -> datetime:
     """Return a point in time with its zone, such as 2026-11-21T09:00+01:00."""
-    found = _iso(text)
-    if found is None or found.tzinfo is None:
+    moment = _iso(text)
+    if moment is None or moment.tzinfo is None:
         raise BadParameter(
             f"{text[:60]!r} is not a time with a zone: write 2026-11-21T09:00Z or …T10:00+01:00."
         )
-    return found
+    return moment
 
 
 def read_moment_or_day(text: str) -> datetime | date:
     """Return a point in time with its zone, or a day, to be read in the zone of a schedule."""
-    found = _iso(text)
+    moment = _iso(text)
     # Near the ends of the calendar the midnight of a zone is out of range.
-    if found is not None and not 1900 <= found.year <= 9000:
+    if moment is not None and not 1900 <= moment.year <= 9000:
         raise BadParameter(f"{text[:60]!r} is out of reach: give a year from 1900 to 9000.")
-    if found is not None and len(text) == len("2026-11-21"):
-        return found.date()
+    if moment is not None and len(text) == len("2026-11-21"):
+        return moment.date()
     return read_moment(text)
 
 

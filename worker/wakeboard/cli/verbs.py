@@ -21,13 +21,7 @@ Argument = Callable[[Callable[..., int]], Callable[..., int]]
 NAME = click.argument("target", metavar="NAME")
 
 
-def add_verb(
-    group: click.Group,
-    name: str,
-    move: Move,
-    help: str,
-    argument: Argument = NAME,
-) -> None:
+def add_verb(group: click.Group, name: str, move: Move, help: str, argument: Argument = NAME) -> None:
     """Add the command ``name`` to ``group``: it applies ``move`` to the value or values of ``argument``.
 
     ``argument`` is a click argument called "target".

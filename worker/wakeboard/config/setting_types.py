@@ -135,12 +135,12 @@ def mail_server(text: str) -> str:
 
 def addresses(text: str) -> str:
     """Read mail addresses, separated by commas."""
-    found = [address.strip() for address in text.split(",")]
-    for address in found:
+    mail_addresses = [address.strip() for address in text.split(",")]
+    for address in mail_addresses:
         name, _, host = address.rpartition("@")
         if not name or not host or any(c <= " " or c in "<>,;\x7f" for c in address):
             raise ValueError
-    return ", ".join(found)
+    return ", ".join(mail_addresses)
 
 
 def address(text: str) -> str:
@@ -190,15 +190,15 @@ def path(text: str) -> Path:
 
 def names(text: str) -> str:
     """Read names of hosts, separated by commas: neither a scheme nor a port, an IPv6 address in brackets."""
-    found = [name.strip().lower() for name in text.split(",")]
-    if not all(_HOST.fullmatch(name) for name in found):
+    values = [name.strip().lower() for name in text.split(",")]
+    if not all(_HOST.fullmatch(name) for name in values):
         raise ValueError
-    return ", ".join(found)
+    return ", ".join(values)
 
 
 def users(text: str) -> str:
     """Read names of OS users, separated by commas; whether they exist is checked by who becomes them."""
-    found = [name.strip() for name in text.split(",")]
-    if not all(is_user_name(name) for name in found):
+    values = [name.strip() for name in text.split(",")]
+    if not all(is_user_name(name) for name in values):
         raise ValueError
-    return ",".join(found)
+    return ",".join(values)

@@ -176,9 +176,9 @@ def connect(
     Raises UnsupportedDatabaseError when the server is too old or the database is not in UTF8, RefusedError
     when a server answers and refuses, and DatabaseError when nothing answers.
     """
-    given = psycopg.conninfo.conninfo_to_dict(url)
+    parameters = psycopg.conninfo.conninfo_to_dict(url)
     defaults = TRANSPORT | {"target_session_attrs": "read-write", "application_name": name}
-    added = {key: value for key, value in defaults.items() if key not in given}
+    added = {key: value for key, value in defaults.items() if key not in parameters}
     try:
         conninfo = psycopg.conninfo.make_conninfo(url, **added)
         connection = TimedConnection.connect(conninfo, autocommit=autocommit)

@@ -20,11 +20,7 @@ if TYPE_CHECKING:
     from psycopg.abc import PQGen
 
 T = TypeVar("T")
-_EVENTS = {
-    Wait.R: select.POLLIN,
-    Wait.W: select.POLLOUT,
-    Wait.RW: select.POLLIN | select.POLLOUT,
-}
+_EVENTS = {Wait.R: select.POLLIN, Wait.W: select.POLLOUT, Wait.RW: select.POLLIN | select.POLLOUT}
 
 
 class AnswerTimeout(psycopg.OperationalError):

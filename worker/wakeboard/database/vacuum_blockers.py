@@ -99,8 +99,8 @@ class VacuumBlocker:
     def says(self) -> str:
         """What it holds back, in one sentence."""
         if (self.log_bytes or 0) > LARGE_LOG_BYTES:
-            kept = f"{(self.log_bytes or 0) / 1e9:.1f} GB of the write-ahead log"
-            return f"{self.title} keeps {kept} ({self.state})."
+            amount = f"{(self.log_bytes or 0) / 1e9:.1f} GB of the write-ahead log"
+            return f"{self.title} keeps {amount} ({self.state})."
         if self.seconds is None:
             return f"{self.title} holds back what {self.transactions or 0} transactions left behind."
         open_for = f"{self.title} has been open for {format_duration(int(self.seconds))}"

@@ -168,12 +168,12 @@ def require_type(connection: Connection, name: str) -> None:
     """Raise WrongUse, with similar names, unless a worker has ever registered the type ``name``."""
     if not name or not name.isprintable():
         raise WrongUse("A job type is text of 1 to 200 characters without control characters.")
-    known = [
+    names = [
         str(row["name"]) for row in read_rows(connection, "SELECT name FROM wakeboard.job_types ORDER BY 1")
     ]
-    if name in known:
+    if name in names:
         return
-    hint = near(name, known) if known else " No worker has registered any yet."
+    hint = near(name, names) if names else " No worker has registered any yet."
     raise WrongUse(
         f"There is no job type '{name}'.{hint} See: wakeboard types list. To enqueue it anyway: --new-type"
     )

@@ -141,15 +141,15 @@ def private_folder(folder: Path, owner: ClusterOwner) -> None:
 
 
 def _take_over(opened: int, folder: Path, owner: ClusterOwner) -> None:
-    found = os.fstat(opened)
-    if found.st_uid == os.geteuid() == 0 and owner.is_foreign:
+    status = os.fstat(opened)
+    if status.st_uid == os.geteuid() == 0 and owner.is_foreign:
         os.fchown(opened, owner.uid, owner.gid)
-    elif found.st_uid != owner.uid:
+    elif status.st_uid != owner.uid:
         raise EmbeddedError(
-            f"{folder} belongs to the OS user {_name(found.st_uid)}, not to {owner.name}: "
+            f"{folder} belongs to the OS user {_name(status.st_uid)}, not to {owner.name}: "
             "remove it, or set WAKEBOARD_DATA_DIR to another folder."
         )
-    if found.st_mode & 0o777 != 0o700:
+    if status.st_mode & 0o777 != 0o700:
         os.fchmod(opened, 0o700)
 
 
@@ -174,16 +174,16 @@ def first_unreachable(folder: Path, owner: ClusterOwner) -> str:
 
 def _system_user(create: bool) -> ClusterOwner:
     try:
-        found = pwd.getpwnam(SYSTEM_USER)
+        entry = pwd.getpwnam(SYSTEM_USER)
     except KeyError:
         if not create:
             raise EmbeddedError(
                 f"The OS user {SYSTEM_USER} does not exist yet: start the embedded database first."
             ) from None
         return _add_system_user()
-    if found.pw_uid == 0:
+    if entry.pw_uid == 0:
         raise EmbeddedError(f"The OS user {SYSTEM_USER} is root by another name; PostgreSQL refuses root.")
-    return ClusterOwner(found.pw_name, found.pw_uid, found.pw_gid)
+    return ClusterOwner(entry.pw_name, entry.pw_uid, entry.pw_gid)
 
 
 def _add_system_user() -> ClusterOwner:
@@ -196,8 +196,8 @@ def _add_system_user() -> ClusterOwner:
         reason = added.stderr.strip() or "useradd failed"
     # Another starter may have added it in the same moment, so the user's presence decides.
     with suppress(KeyError):
-        found = pwd.getpwnam(SYSTEM_USER)
-        return ClusterOwner(found.pw_name, found.pw_uid, found.pw_gid)
+        entry = pwd.getpwnam(SYSTEM_USER)
+        return ClusterOwner(entry.pw_name, entry.pw_uid, entry.pw_gid)
     raise EmbeddedError(
         f"PostgreSQL refuses to run as root, and the OS user {SYSTEM_USER} could not be added ({reason}): "
         f"add it (useradd --system {SYSTEM_USER}), run Wakeboard as an ordinary user, "

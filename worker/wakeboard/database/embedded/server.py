@@ -133,8 +133,8 @@ def binary(name: str, data_dir: Path) -> Path:
     paths = find_paths(data_dir, create=True)
     path = binaries.for_caller(paths.data_dir, paths.owner) / name
     if not path.is_file():
-        known = ", ".join(sorted(program.name for program in path.parent.iterdir()))
-        raise EmbeddedError(f"PostgreSQL has no program {name!r} here; it has {known}.")
+        names = ", ".join(sorted(program.name for program in path.parent.iterdir()))
+        raise EmbeddedError(f"PostgreSQL has no program {name!r} here; it has {names}.")
     return path
 
 

@@ -5,19 +5,28 @@ The whole contract with producers, workers and pages is here; migrations must en
 The supervisor never imports it: its statements are text in ``wakeboard.queue``.
 """
 
-from wakeboard.database.tables.accounts import (
+from wakeboard.database.tables.base import SCHEMA, metadata
+from wakeboard.database.tables.definitions import (
+    installation,
+    job_definitions,
+    job_types,
+    loops,
+    missed_fires,
+    workers,
+)
+from wakeboard.database.tables.operators import (
+    alert_messages,
+    alert_rules,
     audit_log,
     login_failures,
     login_links,
+    operation_runs,
+    operations,
     saved_views,
     sessions,
     tokens,
     users,
 )
-from wakeboard.database.tables.alerts import alert_messages, alert_rules
-from wakeboard.database.tables.base import SCHEMA, metadata
-from wakeboard.database.tables.bulk import operation_runs, operations
-from wakeboard.database.tables.registry import installation, job_types, loops, workers
 from wakeboard.database.tables.runs import (
     effects,
     error_groups,
@@ -26,7 +35,6 @@ from wakeboard.database.tables.runs import (
     run_output,
     unbegun_attempts,
 )
-from wakeboard.database.tables.schedules import job_definitions, missed_fires
 from wakeboard.database.tables.statistics import (
     statistics_deltas,
     statistics_hours,

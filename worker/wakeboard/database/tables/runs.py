@@ -120,12 +120,10 @@ job_runs = Table(
         name="job_runs_only_running_holds_a_lease",
     ),
     CheckConstraint(
-        f"(status IN ({sql_list(ENDED)})) = (finished_at IS NOT NULL)",
-        name="job_runs_only_ended_is_finished",
+        f"(status IN ({sql_list(ENDED)})) = (finished_at IS NOT NULL)", name="job_runs_only_ended_is_finished"
     ),
     CheckConstraint(
-        f"status NOT IN ({sql_list(FAILING)}) OR error_code IS NOT NULL",
-        name="job_runs_failure_has_a_code",
+        f"status NOT IN ({sql_list(FAILING)}) OR error_code IS NOT NULL", name="job_runs_failure_has_a_code"
     ),
     finite_times(
         "job_runs",
@@ -186,18 +184,11 @@ job_runs = Table(
     ),
     # /errors/<group>, /runs?group=: the runs of an error group in each state, newest first.
     Index(
-        "job_runs_by_group",
-        "error_group",
-        "status",
-        "id",
-        postgresql_where=text("error_group IS NOT NULL"),
+        "job_runs_by_group", "error_group", "status", "id", postgresql_where=text("error_group IS NOT NULL")
     ),
     # /schedules, /schedules/<name>, /runs?schedule=: the newest runs of a schedule.
     Index(
-        "job_runs_by_definition",
-        "definition_id",
-        "id",
-        postgresql_where=text("definition_id IS NOT NULL"),
+        "job_runs_by_definition", "definition_id", "id", postgresql_where=text("definition_id IS NOT NULL")
     ),
     # /runs/<id>: the runs that came of a run; /schedules: what was run again.
     Index("job_runs_by_origin", "origin_run_id", postgresql_where=text("origin_run_id IS NOT NULL")),

@@ -87,9 +87,9 @@ def loops(connection: Connection) -> Iterator[CheckResult]:
 
 def times(connection: Connection) -> Iterator[CheckResult]:
     """Count the rows that were written while the database's clock was ahead and are not repaired yet."""
-    found = read_row(connection, TIMES)
-    assert found is not None
-    counts = ", ".join(f"{name} {count}" for name, count in found.items() if count)
+    row = read_row(connection, TIMES)
+    assert row is not None
+    counts = ", ".join(f"{name} {count}" for name, count in row.items() if count)
     if counts:
         says = f"{AHEAD}. What lies ahead of it counts as past: {counts}."
         yield CheckResult(
@@ -99,18 +99,18 @@ def times(connection: Connection) -> Iterator[CheckResult]:
 
 def schedules(connection: Connection) -> Iterator[CheckResult]:
     """Name the enabled schedules that cannot fire, with the reason of each."""
-    found = broken_schedules(connection)
-    for each in found[:NAMED]:
+    broken = broken_schedules(connection)
+    for each in broken[:NAMED]:
         where = f"Correct it on /schedules/{each.name}/edit"
         correct = "Let the database take its run" if each.is_refused else where
         mend = f"{correct}, or run: wakeboard schedule pause {each.name}"
         yield CheckResult("schedules", "fail", f"{each.name} cannot fire. {each.error}", mend)
-    if len(found) > NAMED:
-        count = f"More than {MOST - NAMED}" if len(found) > MOST else str(len(found) - NAMED)
+    if len(broken) > NAMED:
+        count = f"More than {MOST - NAMED}" if len(broken) > MOST else str(len(broken) - NAMED)
         yield CheckResult(
             "schedules", "fail", f"{count} others cannot either.", "See: wakeboard schedule list"
         )
-    if not found:
+    if not broken:
         yield CheckResult("schedules", "ok", "All that are enabled can fire.")
 
 
