@@ -18,9 +18,9 @@ from wakeboard.config import setting_types as types
 from wakeboard.core.process.os_user import home
 
 PREFIX = "WAKEBOARD_"
-# Their values are masked; of the URLs of servers only the password.
-SERVER_URLS = frozenset({"database_url", "read_database_url", "smtp_url"})
-SECRETS = SERVER_URLS | {"heartbeat_url", "alert_webhook_url", "alert_webhook_secret"}
+# Values of these types are masked; of the URLs of servers only the password.
+SERVER_URLS = (types.conninfo, types.mail_server)
+SECRETS = (*SERVER_URLS, types.secret, types.secret_url)
 HIDDEN = "***"
 # Variables that are no settings: those of a command's run, and the server of the tests.
 OTHER_VARIABLES = frozenset(
@@ -67,6 +67,12 @@ class Setting:
         """Whether it is on or off."""
         return self.read is types.switch
 
+    def show(self, value: object) -> str | None:
+        """Return ``value`` as people may see it."""
+        if value is None or self.read not in SECRETS:
+            return None if value is None else str(value)
+        return mask_password(str(value)) if self.read in SERVER_URLS else HIDDEN
+
 
 def _setting(
     read: Callable[[str], object],
@@ -83,9 +89,9 @@ def _setting(
     repeated, with one of the values each time.
     """
     options: dict[str, Any] = {"default": default} if factory is None else {"default_factory": factory}
-    # URLs carry passwords, and a repr ends up in tracebacks.
-    has_repr = read not in (types.conninfo, types.web_url, types.mail_server, types.secret)
-    return field(**options, repr=has_repr, metadata={"setting": (read, allowed, help or allowed, each)})
+    metadata = {"setting": (read, allowed, help or allowed, each)}
+    # A repr ends up in tracebacks.
+    return field(**options, repr=read not in SECRETS, metadata=metadata)
 
 
 def _setting_of(entry: Field[object]) -> Setting:
@@ -168,7 +174,7 @@ class Settings:
         "names of OS users, separated by commas",
         help="OS users, separated by commas, whose commands a worker of root runs as them",
     )
-    heartbeat_url: str | None = _setting(types.web_url, "an http or https URL")
+    heartbeat_url: str | None = _setting(types.secret_url, "an http or https URL")
     public_url: str | None = _setting(
         types.web_url, "the dashboard's http or https URL, for links in messages"
     )
@@ -177,7 +183,7 @@ class Settings:
     smtp_url: str | None = _setting(
         types.mail_server, "smtp://, smtp+starttls:// or smtps://[user:password@]host[:port]"
     )
-    alert_webhook_url: str | None = _setting(types.web_url, "an http or https URL")
+    alert_webhook_url: str | None = _setting(types.secret_url, "an http or https URL")
     alert_webhook_secret: str | None = _setting(types.secret, f"{types.SHORTEST_SECRET} characters or more")
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
@@ -206,7 +212,7 @@ class Settings:
             try:
                 values[setting.name] = setting.read(text)
             except (ValueError, KeyError) as error:
-                shown = HIDDEN if setting.name in SECRETS else repr(text)
+                shown = HIDDEN if setting.read in SECRETS else repr(text)
                 suggestion = error.suggestion if isinstance(error, types.InvalidSetting) else None
                 hint = f" Did you mean {suggestion}?" if suggestion else ""
                 wrong.append(f"{label} is {shown}; allowed: {setting.allowed}.{hint}")
@@ -223,8 +229,12 @@ class Settings:
     def rows(self) -> list[dict[str, str | None]]:
         """Return ``{"name", "value", "origin"}`` for each setting, secrets masked."""
         return [
-            {"name": PREFIX + name.upper(), "value": _masked(name, getattr(self, name)), "origin": origin}
-            for name, origin in self.origins.items()
+            {
+                "name": setting.variable,
+                "value": setting.show(getattr(self, setting.name)),
+                "origin": self.origins[setting.name],
+            }
+            for setting in SETTINGS
         ]
 
     def environment_variables(self) -> dict[str, str]:
@@ -233,27 +243,19 @@ class Settings:
         The child reads those itself, and lists them as defaults.
         """
         defaults = type(self).load({}, environ={})
-        values = {
-            name: getattr(self, name)
-            for name, origin in self.origins.items()
-            if origin != "default" or getattr(self, name) != getattr(defaults, name)
-        }
-        return {
-            PREFIX + name.upper(): ("1" if value is True else "0" if value is False else str(value))
-            for name, value in values.items()
-            if value is not None
-        }
+        variables: dict[str, str] = {}
+        for setting in SETTINGS:
+            value = getattr(self, setting.name)
+            is_default = self.origins.get(setting.name) == "default" and value == getattr(
+                defaults, setting.name
+            )
+            if value is not None and not is_default:
+                variables[setting.variable] = str(int(value)) if isinstance(value, bool) else str(value)
+        return variables
 
 
 # Every setting, in the order of Settings.
 SETTINGS = tuple(_setting_of(entry) for entry in fields(Settings) if entry.metadata)
-
-
-def _masked(name: str, value: object) -> str | None:
-    """Return a setting's value as people may see it."""
-    if value is None or name not in SECRETS:
-        return None if value is None else str(value)
-    return mask_password(str(value)) if name in SERVER_URLS else HIDDEN
 
 
 def mask_password(url: str) -> str:
