@@ -179,7 +179,12 @@ def _migrate(url: str) -> None:
 
 
 def _serve(settings: Settings, services: Services, requests: StopRequests, demo: bool) -> int:
-    demo_servers = _prepare_demo(str(settings.database_url)) if demo else []
+    demo_servers: list[list[str]] = []
+    if demo:
+        # Imported here, because the import registers the handlers of the example shop.
+        from wakeboard.demo import prepare
+
+        demo_servers = prepare(str(settings.database_url))
     environment = os.environ | settings.environment_variables()
     # An interrupt while a process is started would lose it.
     requests.is_interrupting = False
@@ -188,13 +193,6 @@ def _serve(settings: Settings, services: Services, requests: StopRequests, demo:
     services.add("worker", module_command("wakeboard", "worker"), environment)
     services.add("dashboard", module_command("wakeboard_dashboard"), environment)
     return _watch(settings, services, requests, base_address(settings))
-
-
-def _prepare_demo(url: str) -> list[list[str]]:
-    from importlib import import_module
-
-    prepared: list[list[str]] = import_module("wakeboard.demo").prepare(url)
-    return prepared
 
 
 def _watch(settings: Settings, services: Services, requests: StopRequests, address: str) -> int:
