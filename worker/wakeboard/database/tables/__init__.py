@@ -5,7 +5,7 @@ The whole contract with producers, workers and pages is here; migrations must en
 The supervisor never imports it: its statements are text in ``wakeboard.queue``.
 """
 
-from wakeboard.database.tables.base import SCHEMA, metadata
+from wakeboard.database.tables.columns import SCHEMA, metadata
 from wakeboard.database.tables.definitions import (
     installation,
     job_definitions,

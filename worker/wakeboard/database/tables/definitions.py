@@ -22,7 +22,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from wakeboard.database.tables.base import JOB_TYPE_IS_PRINTABLE, finite_times, id_column, metadata, timestamp
+from wakeboard.database.tables.columns import (
+    JOB_TYPE_IS_PRINTABLE,
+    finite_times,
+    id_column,
+    metadata,
+    timestamp,
+)
 
 job_definitions = Table(
     "job_definitions",

@@ -20,7 +20,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from wakeboard.database.tables.base import ALL_ROLES, id_column, metadata, timestamp
+from wakeboard.database.tables.columns import ALL_ROLES, id_column, metadata, timestamp
 
 audit_log = Table(
     "audit_log",

@@ -24,7 +24,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from wakeboard.core.states import CLAIMABLE, ENDED, FAILING, sql_list
 from wakeboard.database.index_predicates import HAS_ERROR, IS_LATER_SUCCESS, IS_LISTED_BY_STATUS, IS_UNDER_WAY
-from wakeboard.database.tables.base import (
+from wakeboard.database.tables.columns import (
     ALL_OUTCOMES,
     ALL_STATUSES,
     IS_FAILING,

@@ -17,7 +17,7 @@ from sqlalchemy import (
     text,
 )
 
-from wakeboard.database.tables.base import metadata, timestamp
+from wakeboard.database.tables.columns import metadata, timestamp
 
 
 def _statistics(name: str, *indexes: Index) -> Table:
