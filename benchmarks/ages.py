@@ -28,7 +28,7 @@ from psycopg import sql
 
 from benchmarks import bench, past
 from wakeboard.database import embedded
-from wakeboard.database.db import migrate
+from wakeboard.database.migrations import migrate
 from wakeboard.reporting import hourly_rollups
 
 FOLDER = Path("/var/tmp/wakeboard-ages")

@@ -26,7 +26,8 @@ from pathlib import Path
 import psycopg
 
 from wakeboard.database import embedded
-from wakeboard.database.db import connect, migrate
+from wakeboard.database.db import connect
+from wakeboard.database.migrations import migrate
 
 HERE = Path(__file__).resolve().parent
 PEERS = HERE / "peers"

@@ -26,7 +26,8 @@ from time import perf_counter
 import psycopg
 
 from wakeboard.database import embedded
-from wakeboard.database.db import PLANNING, configure, connect, migrate
+from wakeboard.database.db import PLANNING, configure, connect
+from wakeboard.database.migrations import migrate
 from wakeboard.queue.engine.claims import FROM_FIRST, claim
 from wakeboard.runtime.loop.channel import array
 from wakeboard.runtime.loop.claim_batch import WINDOW

@@ -50,7 +50,7 @@ from benchmarks import bench, peer_pasts
 from benchmarks.pages import Browser, NoPage, Times, dashboard, p95
 from tests.support.processes import free_port, wait_until
 from wakeboard.database import embedded
-from wakeboard.database.db import migrate
+from wakeboard.database.migrations import migrate
 
 SIZES = (10_000, 1_000_000)
 TIMEOUT_SECONDS = 30

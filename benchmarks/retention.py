@@ -27,7 +27,8 @@ from time import monotonic, perf_counter, sleep
 import psycopg
 
 from wakeboard.database import embedded
-from wakeboard.database.db import connect, migrate
+from wakeboard.database.db import connect
+from wakeboard.database.migrations import migrate
 from wakeboard.maintenance.retention import state
 from wakeboard.maintenance.retention.keep import Keep
 from wakeboard.maintenance.retention.sweep import RUNS, Retention

@@ -112,7 +112,7 @@ def test_handlers_are_checked_against_the_types_of_the_installed_package(
 
 
 def test_the_installed_program_migrates_a_database(installed: Path, empty_database: str) -> None:
-    upgrade = "import sys; from wakeboard.database.db import migrate; print(*migrate(sys.argv[1]))"
+    upgrade = "import sys; from wakeboard.database.migrations import migrate; print(*migrate(sys.argv[1]))"
     assert run([str(installed / "python"), "-c", upgrade, empty_database], Path("/")).startswith("None 0")
 
 

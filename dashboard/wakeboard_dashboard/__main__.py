@@ -9,7 +9,7 @@ import click
 from wakeboard.alerts.web_watcher import WebWatcher
 from wakeboard.config import certificates, log, stop_signals, working_directory
 from wakeboard.config.settings import Settings, SettingsError
-from wakeboard.config.streams import open_closed
+from wakeboard.config.streams import open_standard_streams
 
 
 @click.command()
@@ -17,9 +17,9 @@ from wakeboard.config.streams import open_closed
 @click.option("--database-url", metavar="URL", help="The database (WAKEBOARD_DATABASE_URL).")
 def main(bind: str | None, database_url: str | None) -> None:
     """Serve the dashboard until stopped. Exits with 2 when it may not listen there, 1 when it cannot now."""
-    log.never_wait()
-    if working_directory.current() is None:
-        click.echo(working_directory.GONE, err=True)
+    log.write_in_background()
+    if working_directory.current_folder() is None:
+        click.echo(working_directory.MISSING_FOLDER, err=True)
         sys.exit(2)
     # gunicorn asks for the current folder when it is imported.
     from wakeboard_dashboard import create_app
@@ -57,7 +57,7 @@ def main(bind: str | None, database_url: str | None) -> None:
 
 
 if __name__ == "__main__":
-    stop_signals.take_note()
-    stop_signals.let_in()
-    open_closed()
+    stop_signals.record_early_stops()
+    stop_signals.unblock()
+    open_standard_streams()
     main()

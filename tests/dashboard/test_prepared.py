@@ -84,14 +84,14 @@ def test_plans_are_made_anew_now_and_then(
         return str(row[0])
 
     assert last_statement() != "DISCARD PLANS"
-    monkeypatch.setattr(db, "PLANS_SECONDS", 0.0)
+    monkeypatch.setattr(db, "PLAN_SECONDS", 0.0)
     assert last_statement() == "DISCARD PLANS"
 
 
 def test_a_session_that_ended_while_nobody_used_it_is_replaced(
     app: Flask, superuser: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("UNPROVEN_SECONDS", "PLANS_SECONDS"):
+    for name in ("CHECK_AFTER_SECONDS", "PLAN_SECONDS"):
         with engine_of(app).connect() as session:
             pid = session.connection.driver_connection.info.backend_pid
         superuser.execute("SELECT pg_terminate_backend(%s, 10000)", (pid,))

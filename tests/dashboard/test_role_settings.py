@@ -15,7 +15,7 @@ from tests.support.postgres.servers import Server
 from tests.support.processes import run_wakeboard, wait_until
 from tests.support.workers.worker_processes import a_worker, insert, wait_until_status
 from wakeboard import enqueue
-from wakeboard.database import db
+from wakeboard.database import db, migrations
 from wakeboard.runtime.duties.presence import Presence
 
 HOSTILE = {
@@ -142,7 +142,7 @@ def test_the_schema_is_made_whatever_is_set_on_the_role(server: Server, empty_da
     made = run_wakeboard("db", "upgrade", database=empty_database)
     assert made.returncode == 0, made.stderr
     with db.connect(empty_database, name="wakeboard test") as connection:
-        assert db.current_revision(connection) == db.head_revision()
+        assert migrations.current_revision(connection) == migrations.head_revision()
 
 
 def test_a_role_that_may_only_read_is_refused_with_what_helps(database: str, set_on_role: Setting) -> None:

@@ -24,7 +24,7 @@ from tests.support.faults.truth_file import now
 from tests.support.http_client import JSON
 from tests.support.postgres.servers import own_server
 from tests.support.processes import Wakeboard, wait_until
-from wakeboard.database.embedded.identity import ClusterOwner
+from wakeboard.database.embedded.cluster_owner import ClusterOwner
 
 Measured = Callable[[str], None]
 HOUR = 3_600

@@ -46,8 +46,8 @@ from tests.support.postgres.embedded import (
     tear_pid_files,
 )
 from tests.support.processes import Wakeboard, surroundings, wait_until, wakeboard
-from wakeboard.database import db, embedded
-from wakeboard.database.embedded.identity import ClusterOwner, first_blocked
+from wakeboard.database import db, embedded, migrations
+from wakeboard.database.embedded.cluster_owner import ClusterOwner, first_unreachable
 
 Measured = Callable[[str], None]
 IS_UP = "Wakeboard is at"
@@ -300,7 +300,7 @@ def fill_log(url: str, megabytes: int) -> int:
 def test_a_long_recovery_is_waited_for(folder: Path, scale: Scale, measured: Measured) -> None:
     data_dir, megabytes = folder / "d", scale.times(64, 1024)
     server = embedded.start(data_dir, settings=ALL_IN_THE_LOG)
-    db.migrate(server.url)
+    migrations.migrate(server.url)
     runs = fill_log(server.url, megabytes)
     kill_all(server.pid)
     began = now()
@@ -435,7 +435,7 @@ def test_strangers_stay_outside(folder: Path, measured: Measured) -> None:
 def start_as_nobody(home: Path) -> str:
     """Start a server as the ordinary user ``nobody``; return what came of it in words."""
     nobody = pwd.getpwnam("nobody")
-    blocked = first_blocked(Path(sys.prefix), ClusterOwner("nobody", nobody.pw_uid, nobody.pw_gid))
+    blocked = first_unreachable(Path(sys.prefix), ClusterOwner("nobody", nobody.pw_uid, nobody.pw_gid))
     if blocked:
         return f"not as nobody, who may not enter {blocked}, where the programs are"
     home.mkdir(mode=0o700)

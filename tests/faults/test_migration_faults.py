@@ -25,7 +25,7 @@ from tests.support.faults.fault_rows import Scale, fault
 from tests.support.faults.truth_file import PLACE, now
 from tests.support.postgres.servers import Server
 from tests.support.processes import ROOT, Wakeboard, surroundings, wait_until, wakeboard
-from wakeboard.database import db
+from wakeboard.database import db, migrations
 from wakeboard.database.migrations.locks import PATIENCE_SECONDS, TRY_SECONDS
 
 Measured = Callable[[str], None]
@@ -34,7 +34,7 @@ WAIT_SECONDS = 60
 # What a migration waits for its tables, what others wait behind one of its tries; and a busy machine.
 GIVES_UP_WITHIN = PATIENCE_SECONDS + 10
 WAITS_AT_MOST = TRY_SECONDS + 3
-HEAD = db.head_revision()
+HEAD = migrations.head_revision()
 HISTORY = """
 INSERT INTO wakeboard.job_runs (job_type, payload, status, finished_at)
 SELECT 'mail', jsonb_build_object('n', n), 'cancelled', now() FROM generate_series(1, %s) AS n
@@ -43,7 +43,7 @@ SELECT 'mail', jsonb_build_object('n', n), 'cancelled', now() FROM generate_seri
 
 def version_before() -> str:
     """Return the revision before this version's."""
-    script = ScriptDirectory.from_config(db.alembic_config()).get_revision(HEAD)
+    script = ScriptDirectory.from_config(migrations.alembic_config()).get_revision(HEAD)
     assert script is not None
     return str(script.down_revision)
 
@@ -52,7 +52,7 @@ def version_before() -> str:
 def old_database(server: Server) -> Iterator[str]:
     """The URL of a database with the schema of the version before."""
     name = server.create(empty=True)
-    config = db.alembic_config()
+    config = migrations.alembic_config()
     config.attributes["url"] = server.url(name)
     command.upgrade(config, version_before())
     yield server.url(name)
@@ -262,7 +262,7 @@ def test_a_migration_does_not_wait_for_ever_behind_a_reader(old_database: str, m
         wait_until(lambda: took, 10, "somebody enqueues")
         refused = upgrade(old_database)
         with db.connect(old_database, name="wakeboard test") as session:
-            assert db.current_revision(session) == version_before()
+            assert migrations.current_revision(session) == version_before()
     later = upgrade(old_database)
     measured(
         f"gave up after {refused.seconds:.1f} s (patience {PATIENCE_SECONDS} s); an enqueuer waited "

@@ -33,7 +33,7 @@ from wakeboard.core.states import Role
 Measured = Callable[[str], None]
 # Every thread of a worker and of a dashboard's process that lives as long as the process does. A new one
 # needs a line here, and a ServiceThread, or something else that starts it again.
-WORKER_THREADS = ("lease", "heartbeat", "duties", "pass on", "log")
+WORKER_THREADS = ("lease", "heartbeat", "duties", "forward", "log")
 WEB_THREADS = ("alerts", "post", "outage", "log")
 # Each opens a connection or works on the indexes, and is over.
 SHORT_LIVED = re.compile(r"connect (claim|finish)|indexes|deadline")

@@ -26,7 +26,7 @@ from wakeboard.alerts.outage import Outage
 from wakeboard.alerts.web_watcher import WebWatcher
 from wakeboard.config import log
 from wakeboard.config.settings import Settings
-from wakeboard.database import db, embedded
+from wakeboard.database import db, embedded, migrations
 from wakeboard.database.outage_log import MissingTables
 
 __all__ = ["mailbox", "receiver"]
@@ -287,9 +287,9 @@ def test_without_tables_the_watcher_says_in_a_line_what_to_run_and_looks_after_t
     tries: list[str] = []
 
     class Heard(MissingTables):
-        def met(self, name: str, failure: Exception) -> None:
+        def add(self, name: str, failure: Exception) -> None:
             tries.append(name)
-            super().met(name, failure)
+            super().add(name, failure)
 
     monkeypatch.setattr("wakeboard.alerts.web_watcher.MissingTables", Heard)
     for name in ("POST_SECONDS", "NO_TABLES_SECONDS"):
@@ -298,7 +298,7 @@ def test_without_tables_the_watcher_says_in_a_line_what_to_run_and_looks_after_t
     watching.start()
     try:
         wait_until(lambda: min(map(tries.count, ("alerts", "post"))) > 3, SLOW, "both threads try again")
-        db.migrate(empty_database)
+        migrations.migrate(empty_database)
         wait_until(lambda: watching.looks > 1, SLOW, "it looks at the rules")
         wait_until(lambda: not watching._lack.names, SLOW, "both threads are at work")
     finally:

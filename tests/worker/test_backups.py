@@ -22,9 +22,9 @@ from tests.support.workers.worker_processes import (
     wait_until_registered,
     wait_until_status,
 )
-from wakeboard.database import db, embedded
+from wakeboard.database import db, embedded, migrations
 from wakeboard.database.embedded import locks
-from wakeboard.database.embedded.server import find
+from wakeboard.database.embedded.server import find_paths
 from wakeboard.queue import enqueue
 
 ENOUGH_SECONDS = 120
@@ -44,8 +44,8 @@ def folder() -> Iterator[Path]:
 def data_dir(folder: Path, name: str = "a") -> Path:
     """Start an embedded database without fsync, with its tables."""
     url = embedded.start(folder / name, settings={"fsync": "off"}).url
-    locks.unmark_use(find(folder / name))
-    db.migrate(url)
+    locks.unmark_use(find_paths(folder / name))
+    migrations.migrate(url)
     return folder / name
 
 
@@ -161,7 +161,7 @@ def test_a_file_that_is_no_backup_changes_nothing(folder: Path) -> None:
         said = command(data, "db", "restore", str(file), "--yes")
         assert said.returncode == 1 and "torn.dump" in said.stderr, (len(content), said.stderr)
     with connected(data) as connection:
-        assert db.current_revision(connection) == db.head_revision()
+        assert migrations.current_revision(connection) == migrations.head_revision()
     assert [path.name for path in data.iterdir() if path.name.startswith("restore-")] == []
 
 
@@ -177,11 +177,11 @@ def test_a_cluster_that_does_not_start_gives_way_to_the_one_before(folder: Path)
         (run_id,) = insert_many(connection, "quick", 1)
     fresh = data_dir(folder, "b")
     embedded.stop(fresh, only_if_unused=False)
-    aside = embedded.exchange(data, fresh)
+    aside = embedded.swap_in(data, fresh)
     (data / "postgres" / "data" / "global" / "pg_control").unlink()
     with pytest.raises(embedded.EmbeddedError):
         embedded.start(data)
-    broken = embedded.put_back(data, aside)
+    broken = embedded.swap_back(data, aside)
     assert broken.name.startswith("data.failed-")
     embedded.start(data)
     with connected(data) as connection:

@@ -73,9 +73,9 @@ def test_a_stop_at_the_first_moment_ends_with_0(shared_database: str, name: str)
 def test_a_stop_that_interrupts_what_makes_a_class_ends_with_0() -> None:
     program = (
         "from wakeboard.config import stop_signals\n"
-        "stop_signals.take_note()\n"
+        "stop_signals.record_early_stops()\n"
         "try:\n"
-        "    with stop_signals.interrupting():\n"
+        "    with stop_signals.interruptible():\n"
         "        exec('import os, signal; os.kill(os.getpid(), signal.SIGTERM); 1 + 1')\n"
         "except KeyboardInterrupt:\n"
         "    print('stopped')\n"

@@ -22,7 +22,7 @@ from tests.support.postgres.embedded import FAST, short_folder
 from tests.support.processes import wait_until, wait_until_blocked, wakeboard
 from wakeboard.core.outcome import Cancelled, Retryable
 from wakeboard.core.states import Role
-from wakeboard.database import db, embedded
+from wakeboard.database import db, embedded, migrations
 from wakeboard.database.audit import Actor
 from wakeboard.database.db import DatabaseError
 from wakeboard.handlers.context import Context
@@ -884,7 +884,7 @@ def test_without_a_database_url_the_embedded_database_is_found_where_it_runs(
     with short_folder() as folder:
         monkeypatch.setenv("WAKEBOARD_DATA_DIR", str(folder))
         server = embedded.start(folder, settings=FAST)
-        db.migrate(server.url)
+        migrations.migrate(server.url)
         run_id = enqueue(None, "mail")
         handler_connection.close_thread_connection()
         with db.connect(server.url, name="wakeboard test") as there:

@@ -44,7 +44,7 @@ from tests.support.postgres.embedded import (
 from tests.support.processes import wait_until
 from wakeboard.database import embedded
 from wakeboard.database.embedded import EmbeddedError
-from wakeboard.database.embedded.identity import ClusterOwner, first_blocked
+from wakeboard.database.embedded.cluster_owner import ClusterOwner, first_unreachable
 
 only_root = pytest.mark.skipif(not AS_ROOT, reason="needs root to become another OS user")
 
@@ -415,7 +415,7 @@ def test_roots_copy_of_the_programs_is_for_everyone_to_run_and_for_root_to_chang
 def nobodys_dir(folder: Path) -> Path:
     """A folder of the ordinary user ``nobody``."""
     nobody = pwd.getpwnam("nobody")
-    blocked = first_blocked(Path(sys.prefix), ClusterOwner("nobody", nobody.pw_uid, nobody.pw_gid))
+    blocked = first_unreachable(Path(sys.prefix), ClusterOwner("nobody", nobody.pw_uid, nobody.pw_gid))
     if blocked:
         pytest.skip(f"nobody may not enter {blocked}, where the PostgreSQL binaries are")
     home = folder / "home"

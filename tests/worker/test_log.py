@@ -154,7 +154,7 @@ def test_a_level_leaves_out_what_is_below_it(capsys: pytest.CaptureFixture[str])
         log.move("fail", run_id=1, job_type="mail")
         log.note("Stopping.")
         log.warn("Odd.")
-        log.trouble("Wrong.", "")
+        log.error("Wrong.", "")
         assert len(printed_by(capsys).splitlines()) == expected
 
 
@@ -174,13 +174,13 @@ def test_configuring_twice_prints_once(capsys: pytest.CaptureFixture[str]) -> No
 def test_a_line_held_back_goes_in_front_of_the_next_or_nowhere(capsys: pytest.CaptureFixture[str]) -> None:
     log.configure("text")
     log.note("before")
-    log.hold("started")
+    log.defer("started")
     assert printed_by(capsys).count("\n") == 1
     log.run_moves("claim", "w1", [(1, "mail", 1, None)])
     assert [line.split()[1] for line in printed_by(capsys).splitlines()] == ["started", "claim"]
-    assert not log.drop_held()
-    log.hold("started")
-    assert log.drop_held()
+    assert not log.drop_deferred()
+    log.defer("started")
+    assert log.drop_deferred()
     log.note("after")
     assert [line.split()[1] for line in printed_by(capsys).splitlines()] == ["after"]
 
@@ -189,16 +189,16 @@ def test_trouble_is_one_line_for_machines_and_shows_people_its_trace(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     log.configure("json")
-    log.trouble("It cannot be.", 'File "a.py"\n  x = (\n')
-    log.trouble("It is not there.", "")
+    log.error("It cannot be.", 'File "a.py"\n  x = (\n')
+    log.error("It is not there.", "")
     first, second = map(json.loads, printed_by(capsys).splitlines())
     assert (first["level"], first["event"], first["exception"]) == (
         "error", "It cannot be.", 'File "a.py"\n  x = (',
     )  # fmt: skip
     assert "exception" not in second
     log.configure("text")
-    log.trouble("It cannot be.", 'File "a.py"\n  x = (\n')
-    log.trouble("It is not there.", "")
+    log.error("It cannot be.", 'File "a.py"\n  x = (\n')
+    log.error("It is not there.", "")
     assert printed_by(capsys) == 'It cannot be.\nFile "a.py"\n  x = (\nIt is not there.\n'
 
 
@@ -210,7 +210,7 @@ def test_a_secret_in_what_a_handler_said_reaches_no_log(
     said = "boom for postgres://app:hunter2@db/x, password=hunter2"
     log.move("fail", run_id=7, error_code="boom", reason=said)
     log.warn("The database refused a claim.", error=said)
-    log.trouble(said, f"Traceback\n  {said}")
+    log.error(said, f"Traceback\n  {said}")
     try:
         raise ValueError(said)
     except ValueError:

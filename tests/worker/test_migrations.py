@@ -12,7 +12,7 @@ from sqlalchemy import text
 
 from tests.conftest import Connection
 from tests.support.processes import wait_until
-from wakeboard.database import db
+from wakeboard.database import db, migrations
 from wakeboard.database.tables import SCHEMA, metadata
 
 
@@ -59,20 +59,23 @@ def definitions(url: str, what: str) -> list[tuple[str, ...]]:
 
 
 def test_a_second_migration_changes_nothing(empty_database: str) -> None:
-    head = db.head_revision()
-    assert db.migrate(empty_database) == (None, head)
-    assert db.migrate(empty_database) == (head, head)
+    head = migrations.head_revision()
+    assert migrations.migrate(empty_database) == (None, head)
+    assert migrations.migrate(empty_database) == (head, head)
 
 
 def test_the_revision_we_need_is_the_one_that_alembic_calls_its_head() -> None:
-    assert db.head_revision() == ScriptDirectory.from_config(db.alembic_config()).get_current_head()
+    assert (
+        migrations.head_revision()
+        == ScriptDirectory.from_config(migrations.alembic_config()).get_current_head()
+    )
 
 
 def test_a_database_from_the_future_is_refused_and_left_alone(database: str, connection: Connection) -> None:
     connection.execute("UPDATE wakeboard.alembic_version SET version_num = '9999'")
     with pytest.raises(db.DatabaseError, match=r"at revision 9999, which this version does not know.*newer"):
-        db.migrate(database)
-    assert db.current_revision(connection) == "9999"
+        migrations.migrate(database)
+    assert migrations.current_revision(connection) == "9999"
 
 
 def test_a_migration_leaves_no_session_behind(empty_database: str) -> None:
@@ -80,7 +83,7 @@ def test_a_migration_leaves_no_session_behind(empty_database: str) -> None:
         "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
     )
     with db.connect(empty_database, name="wakeboard test") as watcher:
-        db.migrate(empty_database)
+        migrations.migrate(empty_database)
         wait_until(
             lambda: watcher.execute(others).fetchone() == (0,), 5, "every session of the migration ends"
         )

@@ -13,8 +13,8 @@ from tests.conftest import Connection
 from tests.support.postgres.servers import Server
 from tests.support.processes import wait_until
 from tests.worker.test_migrations import definitions
-from wakeboard.database import db
-from wakeboard.database.migrations import beforehand
+from wakeboard.database import db, migrations
+from wakeboard.database.migrations import large_indexes
 
 # The revision before the first one that makes indexes of tables that others may be using.
 BEFORE = "0100"
@@ -31,7 +31,7 @@ def old_database(server: Server) -> Iterator[str]:
     """The URL of a database with the schema of the version before, and a run in it."""
     name = server.create(empty=True)
     url = server.url(name)
-    config = db.alembic_config()
+    config = migrations.alembic_config()
     config.attributes["url"] = url
     command.upgrade(config, BEFORE)
     with db.connect(url, name="wakeboard test") as connection:
@@ -49,22 +49,22 @@ def watcher(old_database: str) -> Iterator[Connection]:
 def test_others_enqueue_while_an_upgrade_makes_its_indexes(old_database: str, watcher: Connection) -> None:
     with ThreadPoolExecutor() as pool, psycopg.connect(old_database) as author:
         author.execute("INSERT INTO wakeboard.job_runs (job_type) VALUES ('mail')")
-        first = pool.submit(db.migrate, old_database)
+        first = pool.submit(migrations.migrate, old_database)
         wait_until(lambda: watcher.execute(WAITING).fetchone() == (1,), 10, "the index waits for the author")
-        second = pool.submit(db.migrate, old_database)
+        second = pool.submit(migrations.migrate, old_database)
         wait_until(lambda: watcher.execute(STARTERS).fetchone() == (3,), 10, "a second starter waits")
         watcher.execute("INSERT INTO wakeboard.job_runs (job_type) VALUES ('mail')")
-        assert db.current_revision(watcher) == BEFORE
+        assert migrations.current_revision(watcher) == BEFORE
         author.commit()
-        assert first.result(30) == (BEFORE, db.head_revision())
-        assert second.result(30) == (db.head_revision(), db.head_revision())
+        assert first.result(30) == (BEFORE, migrations.head_revision())
+        assert second.result(30) == (migrations.head_revision(), migrations.head_revision())
     assert watcher.execute("SELECT count(*) FROM wakeboard.job_runs").fetchone() == (3,)
 
 
 def test_an_upgraded_database_has_the_rules_and_indexes_of_a_new_one(
     old_database: str, database: str
 ) -> None:
-    db.migrate(old_database)
+    migrations.migrate(old_database)
     for what in ("CHECK", "INDEX"):
         assert definitions(old_database, what) == definitions(database, what)
 
@@ -72,28 +72,28 @@ def test_an_upgraded_database_has_the_rules_and_indexes_of_a_new_one(
 def test_an_index_that_was_cut_short_is_made_anew(
     old_database: str, watcher: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(beforehand, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(large_indexes, "PATIENCE_SECONDS", 0.2)
     with psycopg.connect(old_database, application_name="forgotten") as author:
         author.execute("INSERT INTO wakeboard.job_runs (job_type) VALUES ('mail')")
         with pytest.raises(db.DatabaseError, match=r"forgotten.*been open for \d+ s.*db upgrade"):
-            db.migrate(old_database)
+            migrations.migrate(old_database)
         assert watcher.execute(VALID).fetchone() == (False,)
-        assert db.current_revision(watcher) == BEFORE
-    db.migrate(old_database)
+        assert migrations.current_revision(watcher) == BEFORE
+    migrations.migrate(old_database)
     assert watcher.execute(VALID).fetchone() == (True,)
 
 
 def test_who_waits_for_another_migration_says_so_in_the_end(
     old_database: str, watcher: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(db, "MIGRATION_PATIENCE_SECONDS", 0)
+    monkeypatch.setattr(migrations, "LOCK_WAIT_SECONDS", 0)
     with (
-        db.migration_lock(watcher),
+        migrations.migration_lock(watcher),
         pytest.raises(db.DatabaseError, match="Another process has been"),
     ):
-        db.migrate(old_database)
+        migrations.migrate(old_database)
 
 
 def test_a_schema_that_is_there_waits_for_nobody(database: str, connection: Connection) -> None:
-    with db.migration_lock(connection):
-        assert db.migrate(database) == (db.head_revision(), db.head_revision())
+    with migrations.migration_lock(connection):
+        assert migrations.migrate(database) == (migrations.head_revision(), migrations.head_revision())

@@ -46,13 +46,13 @@ def test_an_outage_is_told_when_it_begins_once_a_minute_and_when_it_ends(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     away = OutageLog("claim")
-    away.back()
-    away.lost("It was lost.", error="gone")
+    away.report_recovery()
+    away.report_failure("It was lost.", error="gone")
     for _ in range(150):
         clock.now += 1
-        away.lost("It does not answer.")
-    away.back()
-    away.back()
+        away.report_failure("It does not answer.")
+    away.report_recovery()
+    away.report_recovery()
     again = "WARNING It does not answer. connection=claim"
     assert printed_by(capsys) == [
         "WARNING It was lost. connection=claim error=gone",
@@ -65,8 +65,8 @@ def test_an_outage_is_told_when_it_begins_once_a_minute_and_when_it_ends(
 def test_the_next_outage_is_told_at_once(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     away = OutageLog("claim")
     for _ in range(2):
-        away.lost("It was lost.")
-        away.back()
+        away.report_failure("It was lost.")
+        away.report_recovery()
     assert len(printed_by(capsys)) == 4
 
 
@@ -77,16 +77,16 @@ def test_missing_tables_are_told_by_one_voice_once_a_minute_and_until_all_of_it_
         MissingTables(),
         psycopg.errors.UndefinedTable('relation "runs" does not exist\nLINE 1: …'),
     )
-    lack.remind()
-    lack.over("claim")
+    lack.warn()
+    lack.remove("claim")
     for _ in range(100):
         clock.now += 1
-        lack.met("claim", missing)
-        lack.met("presence", missing)
-        lack.remind()
+        lack.add("claim", missing)
+        lack.add("presence", missing)
+        lack.warn()
     assert lack.names == {"claim", "presence"}
     for name in ("presence", "claim", "claim"):
-        lack.over(name)
+        lack.remove(name)
     sentence = (
         "WARNING The database lacks Wakeboard's tables or has older ones "
         r'(relation "runs" does not exist). Run: wakeboard db upgrade'

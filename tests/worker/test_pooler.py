@@ -14,7 +14,7 @@ from tests.support.postgres.pgbouncer import PGBOUNCER, WHY_NOT, pooler
 from tests.support.workers.worker_processes import a_worker, insert_many, wait_until_all
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
-from wakeboard.database import db
+from wakeboard.database import db, migrations
 from wakeboard.handlers.context import Context
 from wakeboard.queue import handler_connection
 
@@ -86,7 +86,7 @@ def test_nothing_is_set_for_whoever_has_the_session_next(database: str, connecti
         with db.connect(url, name="test") as ours:
             assert db.is_pooled(ours)
             assert ours.execute("SELECT current_setting('timezone')").fetchone() == ("UTC",)
-        assert db.migrate(url) == (db.head_revision(), db.head_revision())
+        assert migrations.migrate(url) == (migrations.head_revision(), migrations.head_revision())
         assert settings(url) == before
         locks = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database ="
         mine = "(SELECT oid FROM pg_database WHERE datname = current_database())"
@@ -98,7 +98,7 @@ def test_a_schema_is_not_brought_forward_through_it(empty_database: str) -> None
         pooler(empty_database, sessions=2) as url,
         pytest.raises(db.DatabaseError, match="leads through a pooler"),
     ):
-        db.migrate(url)
+        migrations.migrate(url)
 
 
 def settings(url: str) -> set[tuple[object, ...]]:

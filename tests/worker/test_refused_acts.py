@@ -12,7 +12,7 @@ from tests.support.postgres.write_refusals import refuse, refuse_at_commit
 from tests.support.workers.worker_processes import OPERATOR
 from wakeboard import queue as transitions
 from wakeboard.config import log
-from wakeboard.database.audit import acting
+from wakeboard.database.audit import audited_transaction
 
 
 @pytest.mark.parametrize("rule", [refuse, refuse_at_commit])
@@ -55,7 +55,7 @@ def test_the_log_tells_of_no_act_that_was_rolled_back(
     run_id, other = (a_run(connection, "failed") for _ in range(2))
     rule(connection, "true", "it stays as it is")
     transitions.cancel(connection, run_id, OPERATOR)
-    with pytest.raises(ZeroDivisionError), acting(connection):
+    with pytest.raises(ZeroDivisionError), audited_transaction(connection):
         transitions.cancel(connection, other, OPERATOR)
         raise ZeroDivisionError
     log.flush()

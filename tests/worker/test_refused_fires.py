@@ -11,7 +11,7 @@ import pytest
 from tests.support.factories import Connection, Row, a_definition, rows
 from tests.support.postgres.write_refusals import refuse, refuse_at_commit, refuse_no_more
 from wakeboard.config import log
-from wakeboard.database.poison_rows import is_of_row, is_refusal
+from wakeboard.database.poison_rows import is_refusal, is_row_error
 from wakeboard.schedules import scheduler
 
 REPORT = "new.job_type = 'report' AND NOT new.payload ? 'customer'"
@@ -28,7 +28,7 @@ SENTENCE = "a report names its customer"
     ],
 )  # fmt: skip
 def test_only_what_speaks_of_a_row_is_a_refusal(state: str, is_one: bool) -> None:
-    assert is_of_row(state) == is_one
+    assert is_row_error(state) == is_one
 
 
 def test_what_the_driver_cannot_send_is_a_refusal(connection: Connection) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import socket
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -21,7 +20,6 @@ from wakeboard.config.service_thread import FailureLog, ServiceThread
 from wakeboard.config.settings import Settings
 from wakeboard.handlers.pool import Pool, Ticket
 from wakeboard.handlers.registry import JobType
-from wakeboard.runtime.duties.watchdog import Watchdog
 from wakeboard.runtime.loop.connections import LoopConnection, NotConnected
 
 Said = Callable[[], str]
@@ -71,7 +69,7 @@ def test_whatever_ends_a_body_is_logged_with_its_trace_once_and_the_body_runs_ag
         stopping.wait()
 
     failures: list[BaseException] = []
-    thread = ServiceThread("tested", body, stopping=stopping, failed=failures.append)
+    thread = ServiceThread("tested", body, stopping=stopping, on_failure=failures.append)
     thread.start()
     wait_until(lambda: len(runs) == 5, 10, "it runs again")
     assert thread.is_alive()
@@ -96,7 +94,7 @@ def test_a_failure_that_cannot_even_be_logged_ends_nothing(
     def refuses(*_given: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr(log, "trouble", refuses)
+    monkeypatch.setattr(log, "error", refuses)
     runs: list[int] = []
 
     def body() -> None:
@@ -115,7 +113,7 @@ def test_it_is_lost_when_it_fails_for_longer_than_somebody_waits(stopping: threa
     def body() -> None:
         if not works.is_set():
             raise TypeError
-        thread.recovered()
+        thread.mark_recovered()
         stopping.wait()
 
     thread = ServiceThread("tested", body, stopping=stopping)
@@ -139,7 +137,7 @@ def test_the_same_failure_is_logged_once_a_minute_with_its_count(
     told = said()
     assert told.count("It failed: OSError: [Errno 24] Too many open files") == 1
     assert told.count("It failed: TypeError: another one") == 1
-    monkeypatch.setattr(service_thread, "LOGGED_AGAIN_SECONDS", 0.0)
+    monkeypatch.setattr(service_thread, "REPEAT_SECONDS", 0.0)
     failures.add(OSError(24, "Too many open files"))
     told = said()
     assert "It failed (" in told and "Traceback" not in told
@@ -260,42 +258,3 @@ def test_a_connection_for_which_there_is_no_thread_is_tried_again(monkeypatch: p
     connection.ensure()
     assert not connection._connecting
     assert connection.absence._since is not None, "it is said"
-
-
-class Peer:
-    """A connection whose socket's number somebody else may get."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def fileno(self) -> int:
-        return self.number
-
-
-def test_a_watchdog_ends_the_wait_on_the_socket_that_it_watched_and_no_other() -> None:
-    watched, far = socket.socketpair()
-    number = watched.fileno()
-    watchdog = Watchdog(0.0)
-    with watchdog.over(Peer(number)):  # type: ignore[arg-type]
-        # libpq closes a broken connection's socket by itself; its number is the next one's.
-        watched.close()
-        another, its_far = socket.socketpair()
-        assert number in (another.fileno(), its_far.fileno())
-        assert watchdog.check()
-        assert far.recv(1) == b"", "its peer hears of the end"
-        another.sendall(b"x")
-        its_far.sendall(b"y")
-        assert (its_far.recv(1), another.recv(1)) == (b"x", b"y"), "the other one goes on"
-    assert not watchdog.check(), "nothing is watched any more"
-    for each in (far, another, its_far):
-        each.close()
-
-
-def test_a_step_is_not_watched_when_no_descriptor_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
-    def dup(_number: int) -> int:
-        raise OSError(24, "Too many open files")
-
-    monkeypatch.setattr(os, "dup", dup)
-    watchdog = Watchdog(0.0)
-    with watchdog.over(Peer(0)):  # type: ignore[arg-type]
-        assert not watchdog.check()

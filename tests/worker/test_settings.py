@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from wakeboard.config.settings import Settings, SettingsError, default_data_dir, misspelt, without_password
+from wakeboard.config.settings import Settings, SettingsError, default_data_dir, find_misspelt, mask_password
 
 
 def load(**variables: str) -> Settings:
@@ -140,7 +140,7 @@ def test_a_password_that_breaks_its_url_is_refused_unseen_and_with_the_way_to_wr
 
 def test_a_misspelt_variable_is_told_with_the_one_that_is_meant() -> None:
     given = {"WAKEBOARD_DATABSE_URL": "x", "WAKEBOARD_TIME_ZONE": "UTC", "WAKEBOARD_BIND": "127.0.0.1:0"}
-    assert misspelt(given) == [
+    assert find_misspelt(given) == [
         "WAKEBOARD_DATABSE_URL is no setting, so nobody reads it. Did you mean WAKEBOARD_DATABASE_URL?",
         "WAKEBOARD_TIME_ZONE is no setting, so nobody reads it. Did you mean WAKEBOARD_TIMEZONE?",
     ]
@@ -154,7 +154,7 @@ def test_a_variable_of_somebodys_own_and_those_of_a_commands_run_are_left_alone(
         "WAKEBOARD_KEY",
         "WAKEBOARD_SCHEDULED_FOR",
     ]
-    assert misspelt(dict.fromkeys([*own, "WAKEBOARD_TEST_DATABASE_URL", "PATH"], "x")) == []
+    assert find_misspelt(dict.fromkeys([*own, "WAKEBOARD_TEST_DATABASE_URL", "PATH"], "x")) == []
 
 
 def test_a_wrong_flag_is_named_as_a_flag() -> None:
@@ -214,7 +214,7 @@ def test_a_password_is_never_shown() -> None:
     ],
 )  # fmt: skip
 def test_of_an_address_all_but_the_password_is_told(url: str, told: str) -> None:
-    assert without_password(url) == told
+    assert mask_password(url) == told
 
 
 @pytest.mark.parametrize(

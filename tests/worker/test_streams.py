@@ -19,10 +19,10 @@ from tests.support.processes import ROOT
 BEGIN = (
     "import os, sys, threading, time, resource, signal\n"
     "from wakeboard.config import log, streams\n"
-    "log.configure({format!r}); log.never_wait()\n"
+    "log.configure({format!r}); log.write_in_background()\n"
 )
 # Where every line counts: a busy machine may keep the reader waiting for longer than a process waits.
-PATIENT = "import atexit; atexit.register(streams.end, 60)\n"
+PATIENT = "import atexit; atexit.register(streams.drain, 60)\n"
 
 
 def start(code: str, stdout: int, stderr: int, format: str = "text") -> subprocess.Popen[bytes]:
@@ -85,7 +85,7 @@ def test_a_process_that_ends_tells_what_was_dropped() -> None:
     out, into = os.pipe()
     process = start(
         "for n in range(30_000): log.note(f'Line {n}. ' + 'x' * 200)\n"
-        "os.write(1, b'said'); streams.end(60); log.note('Behind the end.')",
+        "os.write(1, b'said'); streams.drain(60); log.note('Behind the end.')",
         subprocess.PIPE,
         into,
     )
@@ -125,7 +125,7 @@ def test_no_lock_is_held_across_a_fork() -> None:
         "for _ in range(40):\n"
         "    pid = os.fork()\n"
         "    if pid == 0:\n"
-        "        signal.alarm(20); log.note('Child.'); streams.end(15); os._exit(0)\n"
+        "        signal.alarm(20); log.note('Child.'); streams.drain(15); os._exit(0)\n"
         "    assert os.waitpid(pid, 0)[1] == 0"
     )
     assert code == 0, said[-2000:]

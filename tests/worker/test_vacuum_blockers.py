@@ -17,9 +17,9 @@ from tests.conftest import Connection
 from wakeboard import cli
 from wakeboard.database import vacuum_blockers
 from wakeboard.database.vacuum_blockers import (
+    LARGE_LOG_BYTES,
     LONG_TRANSACTION_SECONDS,
     MANY_TRANSACTIONS,
-    MUCH_LOG_BYTES,
     VacuumBlocker,
 )
 
@@ -32,7 +32,7 @@ PLAIN: dict[str, Any] = {
 
 def holders(connection: psycopg.Connection[Any]) -> list[VacuumBlocker]:
     with connection.cursor(row_factory=dict_row) as cursor:
-        return [VacuumBlocker(**row) for row in cursor.execute(vacuum_blockers.HOLDERS.encode()).fetchall()]
+        return [VacuumBlocker(**row) for row in cursor.execute(vacuum_blockers.BLOCKERS.encode()).fetchall()]
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def holders(connection: psycopg.Connection[Any]) -> list[VacuumBlocker]:
         ({"seconds": None, "is_hidden": True}, False, "1 transactions left behind", "pg_terminate"),
         ({"seconds": None, "transactions": MANY_TRANSACTIONS + 1}, True, "100001 transactions", "pg_term"),
         ({"kind": "prepared", "id": "it's", "seconds": 61.0}, True, "prepared", "PREPARED 'it''s'"),
-        ({"kind": "slot", "id": "s1", "seconds": None, "log_bytes": MUCH_LOG_BYTES + 1.0}, True,
+        ({"kind": "slot", "id": "s1", "seconds": None, "log_bytes": LARGE_LOG_BYTES + 1.0}, True,
          "keeps 1.0 GB of the write-ahead log", "pg_drop_replication_slot('s1')"),
         ({"kind": "slot", "id": "s1", "seconds": None, "log_bytes": 5.0}, False, "slot", "no standby will"),
         ({"kind": "standby", "seconds": None, "transactions": MANY_TRANSACTIONS + 1}, True, "standby",
@@ -101,14 +101,14 @@ def test_a_role_without_pg_monitor_sees_what_it_may_and_how_much_is_hidden(
         hidden = next(each for each in holders(stranger) if each.id == pid)
         assert hidden.is_hidden and hidden.statement is None and hidden.seconds is None
         assert hidden.transactions is not None and hidden.name == "wakeboard superuser"
-        row = stranger.execute(vacuum_blockers.SIGHT.encode()).fetchone()
+        row = stranger.execute(vacuum_blockers.VISIBILITY.encode()).fetchone()
         assert row is not None and (row[0], row[2] >= 1) == (False, True)
     superuser.execute(sql.SQL("GRANT pg_monitor TO {}").format(sql.Identifier(row[1])))
     with superuser.transaction():
         superuser.execute("CREATE TEMPORARY TABLE told_now (id int)")
         seen = next(each for each in holders(stranger) if each.id == pid)
         assert not seen.is_hidden and seen.statement == "CREATE TEMPORARY TABLE told_now (id int)"
-    row = stranger.execute(vacuum_blockers.SIGHT.encode()).fetchone()
+    row = stranger.execute(vacuum_blockers.VISIBILITY.encode()).fetchone()
     assert row is not None and (row[0], row[2]) == (True, 0)
 
 

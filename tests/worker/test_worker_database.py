@@ -27,7 +27,7 @@ from tests.support.workers.worker_processes import (
     wait_until_started,
     wait_until_status,
 )
-from wakeboard.database import db, embedded
+from wakeboard.database import db, embedded, migrations
 
 # Commits must reach the operating system: the server is crashed, the machine is not.
 SETTINGS = {"fsync": "off", "full_page_writes": "off"}
@@ -39,7 +39,7 @@ def cluster() -> Iterator[Path]:
     folder = make_folder(on_disk())
     try:
         embedded.start(folder, settings=SETTINGS)
-        db.migrate(embedded.url(folder))
+        migrations.migrate(embedded.url(folder))
         yield folder
     finally:
         embedded.stop(folder, only_if_unused=False)
@@ -127,7 +127,7 @@ def test_a_worker_before_the_migration_says_in_a_line_what_to_run_and_works_afte
         began = now()
         wait_until(lambda: now() - began > 5, 6)
         assert worker.output.count("WARNING") == 1, worker.output
-        db.migrate(empty_database)
+        migrations.migrate(empty_database)
         worker.wait_for("The database has the tables now.")
         with db.connect(empty_database, name="wakeboard test") as connection:
             wait_until_status(connection, insert(connection, "quick"), "succeeded")

@@ -34,7 +34,7 @@ def test_it_is_returned_to(home: Path) -> None:
 def test_one_that_may_be_entered_but_not_opened_is_returned_to(
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(working_directory, "_opened", lambda: -1)
+    monkeypatch.setattr(working_directory, "_open_current", lambda: -1)
     kept = WorkingDirectory()
     kept.return_to()
     os.chdir("/")

@@ -13,7 +13,7 @@ def main() -> None:
     """Run this process's command line and exit. What serves notes a stop from the first moment."""
     serves = _verb(sys.argv[1:]) in SERVING
     if serves:
-        stop_signals.take_note()
+        stop_signals.record_early_stops()
     # All that commands need is loaded from here on.
     from wakeboard.cli import main as run
 
@@ -21,7 +21,7 @@ def main() -> None:
         run()
     finally:
         if serves:
-            stop_signals.end()
+            stop_signals.ignore()
 
 
 def _verb(words: list[str]) -> str | None:

@@ -139,7 +139,7 @@ def _note_export(count: int) -> None:
     asked = [f"{name}={redact({name: text})[name]}" for name, text in request.args.items(multi=True)]
     filtered = {"filter": "&".join(asked)[:LONGEST_FILTER]} if asked else {}
     with writing() as connection:
-        audit.record(connection, g.actor, "export", "page", request.path, after={"rows": count} | filtered)
+        audit.record(connection, g.actor, "export", "page", request.path, after={"rows": count, **filtered})
 
 
 def _lines(columns: Sequence[str], items: Sequence[Mapping[str, Any]]) -> Iterator[str]:

@@ -132,7 +132,7 @@ class DashboardApplication(BaseApplication):  # type: ignore[misc]
 
     def load(self) -> Flask:
         """Return the WSGI app with all templates loaded, which its processes share."""
-        stop_signals.leave_if_asked()
+        stop_signals.exit_if_requested()
         app = self._make_app()
         templates.load_all(app.jinja_env)
         return app
@@ -179,7 +179,7 @@ def run(
     options |= _hooks(make_sentinel)
     if certificate:
         options |= {"certfile": str(certificate), "keyfile": key and str(key)}
-    os.register_at_fork(after_in_parent=stop_signals.let_in)
+    os.register_at_fork(after_in_parent=stop_signals.unblock)
     os.environ[FOLDER] = tempfile.mkdtemp(prefix="wakeboard-metrics-", dir=memory)
     server = os.getpid()
     try:
@@ -197,7 +197,7 @@ def _begin(bind: str) -> None:
     sends to background jobs, one process more or less: their number is a setting. It does not know of a
     stop that came before it looked after stops itself.
     """
-    stop_signals.leave_if_asked()
+    stop_signals.exit_if_requested()
     for number in NOT_TAKEN:
         signal.signal(number, _say_not_taken)
     log.info("dashboard listens on %s", bind)
@@ -213,7 +213,7 @@ def share_memory(_server: Any, _worker: Any) -> None:
 
     A stop waits in it until it can take one in, or gunicorn would wait in vain for its end.
     """
-    stop_signals.hold_back()
+    stop_signals.block()
     gc.collect()
     gc.freeze()
 
@@ -224,7 +224,7 @@ def _hooks(make_sentinel: Callable[[int], WebWatcher] | None) -> dict[str, Any]:
     standing: list[WebWatcher] = []
 
     def begin(_worker: Any) -> None:
-        stop_signals.let_in()
+        stop_signals.unblock()
         if make_sentinel is not None:
             standing.append(make_sentinel(stage.fileno()))
             standing[-1].start()

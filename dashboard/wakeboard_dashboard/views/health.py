@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from flask import Blueprint, Response, jsonify
 
-from wakeboard.database import db
+from wakeboard.database import migrations
 from wakeboard.reporting import heartbeats
 from wakeboard.reporting.broken_schedules import broken_schedules
 from wakeboard.reporting.heartbeats import Loop
@@ -30,8 +30,8 @@ def healthz() -> Response:
 def readyz() -> tuple[Response, int]:
     """Say whether this process can serve pages: the database answers and has this version's schema."""
     with writing() as connection:
-        revision = db.current_revision(connection)
-    ready = revision == db.head_revision()
+        revision = migrations.current_revision(connection)
+    ready = revision == migrations.head_revision()
     return jsonify({"status": "ok" if ready else "schema is not of this version"}), 200 if ready else 503
 
 

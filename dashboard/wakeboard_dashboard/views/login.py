@@ -76,7 +76,7 @@ def _open(connection: users.Connection, actor: Actor, user_id: int | None = None
     if old:
         users.close_session(connection, old)
     seconds = current_app.config["SETTINGS"].session_seconds
-    with audit.acting(connection):
+    with audit.audited_transaction(connection):
         cookie = users.open_session(
             connection, actor.name, actor.role, user_id=user_id, ip=request.remote_addr, seconds=seconds
         )
@@ -102,7 +102,7 @@ def leave() -> Response:
         name = cookie_name(connection)
         cookie = request.cookies.get(name)
         if cookie:
-            with audit.acting(connection):
+            with audit.audited_transaction(connection):
                 _end(connection, cookie, everywhere=bool(request.form.get("everywhere")))
     response = see_other("/login")
     response.delete_cookie(name, path="/", secure=request.is_secure, httponly=True, samesite="Lax")

@@ -16,7 +16,7 @@ from wakeboard.config.settings import HIDDEN, PREFIX, Settings
 from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
 from wakeboard.core.text.sanitize import first_line
-from wakeboard.database import db, vacuum_blockers
+from wakeboard.database import migrations, vacuum_blockers
 from wakeboard.database.db import DatabaseError
 from wakeboard.database.vacuum_blockers import VacuumBlocker
 from wakeboard.reporting import heartbeats
@@ -69,7 +69,7 @@ def find() -> Context:
             "wakeboard": __version__,
             "workers": workers.versions(reading()),
             "python": platform.python_version(),
-            "schema_needed": db.head_revision(),
+            "schema_needed": migrations.head_revision(),
         },
     }
 
@@ -97,12 +97,12 @@ def find_server() -> Context:
     folder, unrebuilt = server.pop("data_folder"), server.pop("unrebuilt")
     server["is_embedded"] = folder is not None and Path(folder).is_relative_to(_own_settings().data_dir)
     server["address"] = _address() if _may_act() else None
-    holders = [_shown(holder) for holder in vacuum_blockers.holders(reading())]
+    holders = [_shown(holder) for holder in vacuum_blockers.find_blockers(reading())]
     found = {
         "server": server,
         "oldest_transaction": _oldest(holders),
         "holders": holders,
-        "sight": vacuum_blockers.sight(reading())._asdict(),
+        "sight": vacuum_blockers.read_visibility(reading())._asdict(),
         "replicas": system.replicas(reading()),
         "pages_replica": pages_replica() if database().pages is not database().primary else None,
         "installation": system.installation(reading()),

@@ -17,7 +17,7 @@ from werkzeug.exceptions import HTTPException, NotFound
 from wakeboard.core.errors.error_groups import DIGITS
 from wakeboard.core.states import VERBS
 from wakeboard.core.text.sanitize import first_line
-from wakeboard.database.db import NO_TABLES, DatabaseError, RefusedError, UnfitError
+from wakeboard.database.db import MISSING_TABLE_ERRORS, DatabaseError, RefusedError, UnsupportedDatabaseError
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.web import form_return
 from wakeboard_dashboard.web.responses import wanted
@@ -160,7 +160,7 @@ def _no_group() -> str | None:
 
 def _away(error: Exception) -> Response:
     log.warning("database unreachable: %s", first_line(error), extra={"request_id": g.get("request_id")})
-    if isinstance(error, UnfitError | RefusedError):
+    if isinstance(error, UnsupportedDatabaseError | RefusedError):
         sentence = error.shown if isinstance(error, RefusedError) else str(error)
         return show(503, _of_act(sentence, sentence), "The database cannot be used")
     act = ACT_BROKEN if g.get("may_be_done") else ACT_AWAY
@@ -187,7 +187,7 @@ def _of_act(act: str, look: str) -> str:
 def _database(error: Exception) -> Response:
     """Tell a database that is away, slow, busy or empty from a fault of ours."""
     cause = getattr(error, "orig", None) or error
-    if isinstance(cause, NO_TABLES):
+    if isinstance(cause, MISSING_TABLE_ERRORS):
         log.warning("schema missing: %s", first_line(cause))
         return show(503, EMPTY, "No tables here yet")
     if isinstance(cause, UNSTORABLE):

@@ -17,7 +17,7 @@ import psycopg
 from tests.support.postgres.servers import make_folder, memory
 from tests.support.processes import ROOT
 from wakeboard.database import embedded
-from wakeboard.database.embedded.identity import holder
+from wakeboard.database.embedded.cluster_owner import owner_uid
 
 AS_ROOT = os.geteuid() == 0
 FAST = {"fsync": "off"}
@@ -100,7 +100,7 @@ def _script(data_dir: Path, code: str) -> list[str]:
 
 def server_user(data_dir: Path) -> int:
     """Return the id of the OS user that the cluster belongs to."""
-    uid = holder(data_dir / "postgres")
+    uid = owner_uid(data_dir / "postgres")
     assert uid is not None
     return uid
 

@@ -21,7 +21,7 @@ from psycopg import sql
 from psycopg.conninfo import make_conninfo
 
 from wakeboard.database import embedded
-from wakeboard.database.db import migrate
+from wakeboard.database.migrations import migrate
 
 PREFIX = "wakeboard-test-"
 # Throw-away data: durability would only cost time.

@@ -20,8 +20,8 @@ from tests.support.postgres.servers import Server, make_folder, with_database
 from tests.support.processes import wait_until
 from wakeboard.database import embedded
 from wakeboard.database.embedded import binaries, cluster
-from wakeboard.database.embedded.places import DATABASE, PORT, ROLE, SUPERUSER, ClusterPaths
-from wakeboard.database.embedded.server import find, prepare
+from wakeboard.database.embedded.paths import DATABASE, PORT, ROLE, SUPERUSER, ClusterPaths
+from wakeboard.database.embedded.server import find_paths, prepare_paths
 
 # It may not take fewer connections than the server that it follows.
 SETTINGS = {"fsync": "off", "max_connections": "300", "wal_receiver_status_interval": "1s"}
@@ -50,11 +50,11 @@ class Node:
     def start(self) -> None:
         """Start it and wait until it takes connections."""
         postgres = binaries.for_server(self.places.data_dir, self.places.owner) / "postgres"
-        cluster.guard(self.places)
+        cluster.write_access_files(self.places)
         with (self.places.data_dir / "node.log").open("ab") as log:
             self._process = subprocess.Popen(
-                [postgres, *cluster.arguments(self.places, self.settings)],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, **self.places.owner.options(),
+                [postgres, *cluster.server_arguments(self.places, self.settings)],
+                stdin=subprocess.DEVNULL, stdout=log, stderr=log, **self.places.owner.subprocess_options(),
             )  # fmt: skip
         wait_until(self._answers, 60, f"{self.places.data_dir} takes connections")
 
@@ -122,8 +122,8 @@ def standby_of(server: Server, settings: Mapping[str, str] = SETTINGS) -> Iterat
     assert server.data_dir is not None
     folder = make_folder(Path(server.data_dir).parent)
     try:
-        standby = Node(prepare(folder), settings)
-        _copy(find(Path(server.data_dir)), standby.places)
+        standby = Node(prepare_paths(folder), settings)
+        _copy(find_paths(Path(server.data_dir)), standby.places)
         standby.start()
         try:
             wait_until(standby.follows, 60, "the standby follows")
@@ -140,7 +140,7 @@ def pair_of(server: Server, settings: Mapping[str, str] = SETTINGS) -> Iterator[
     assert server.data_dir is not None
     folder = Path(server.data_dir)
     embedded.stop(folder, only_if_unused=False)
-    primary = Node(find(folder), settings)
+    primary = Node(find_paths(folder), settings)
     primary.start()
     try:
         with standby_of(server, settings) as standby:

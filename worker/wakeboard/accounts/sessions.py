@@ -15,7 +15,7 @@ import psycopg
 
 from wakeboard.core.states import Role
 from wakeboard.core.time.clock_skew import is_ahead, is_since
-from wakeboard.database.audit import Actor, acting, record, terminal_actor
+from wakeboard.database.audit import Actor, audited_transaction, record, terminal_actor
 
 Connection = psycopg.Connection[Any]
 
@@ -134,7 +134,7 @@ def close_sessions_of(connection: Connection, user: str) -> int:
 def create_login_link(connection: Connection, os_user: str) -> str:
     """Return the token of a login link for ``os_user``: single use, 15 minutes, the role admin."""
     token = secrets.token_urlsafe(32)
-    with acting(connection):
+    with audited_transaction(connection):
         connection.execute(TIDY_LINKS)
         connection.execute(NEW_LINK, (hash_of(token), f"link:{os_user}", LINK_SECONDS))
         record(connection, terminal_actor(), "login.link", "session", f"link:{os_user}")

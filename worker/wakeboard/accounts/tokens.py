@@ -14,7 +14,7 @@ from wakeboard.accounts.sessions import hash_of
 from wakeboard.core.run_spec import EnqueueError, check_type
 from wakeboard.core.states import Role
 from wakeboard.core.time.clock_skew import is_before
-from wakeboard.database.audit import Actor, acting, record
+from wakeboard.database.audit import Actor, audited_transaction, record
 from wakeboard.queue import token_scope
 from wakeboard.queue.permission import AccountError, require
 
@@ -62,7 +62,7 @@ def create_token(
         raise AccountError(f"A token lasts 1 to 3650 days, not {days}; leave it out for one that never ends.")
     types = None if job_types is None else _checked(job_types)
     token = PREFIX + secrets.token_urlsafe(32)
-    with acting(connection):
+    with audited_transaction(connection):
         values = (name, role.value, types, hash_of(token), actor.name, days)
         made = connection.execute(CREATE, values).fetchone()
         if made is None:
@@ -97,7 +97,7 @@ def unknown_types(connection: Connection, job_types: Sequence[str]) -> list[str]
 def revoke_token(connection: Connection, actor: Actor, name: str) -> bool:
     """End the token ``name`` now; False when it was revoked before. Raises AccountError if there is none."""
     require(connection, actor, "token.change", "token", name)
-    with acting(connection):
+    with audited_transaction(connection):
         row = connection.execute(REVOKE, (name,)).fetchone()
         if row is None:
             if connection.execute("SELECT 1 FROM wakeboard.tokens WHERE name = %s", (name,)).fetchone():

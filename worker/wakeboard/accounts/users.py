@@ -34,7 +34,7 @@ from wakeboard.accounts.tokens import (
 )
 from wakeboard.core.states import Role
 from wakeboard.core.time.clock_skew import is_since
-from wakeboard.database.audit import Actor, acting, record
+from wakeboard.database.audit import Actor, audited_transaction, record
 from wakeboard.queue.permission import AccountError, require
 
 Connection = psycopg.Connection[Any]
@@ -75,7 +75,7 @@ def create_user(connection: Connection, actor: Actor, name: str, role: Role, pas
             "allowed are engine, anonymous, and what begins with cli:, link: or token:."
         )
     password_hash = _hash(password, name)
-    with acting(connection):
+    with audited_transaction(connection):
         made = connection.execute(CREATE, (name, role.value, password_hash)).fetchone()
         if made is None:
             raise AccountError(
@@ -90,7 +90,7 @@ def set_password(connection: Connection, actor: Actor, name: str, password: str)
     require(connection, actor, "user.change", "user", name)
     _require_user(connection, name)
     password_hash = _hash(password, name)
-    with acting(connection):
+    with audited_transaction(connection):
         connection.execute(PASSWORD, (password_hash, name))
         ended = close_sessions_of(connection, name)
         after = {"change": "password", "sessions_ended": ended}
@@ -100,7 +100,7 @@ def set_password(connection: Connection, actor: Actor, name: str, password: str)
 def set_role(connection: Connection, actor: Actor, name: str, role: Role) -> bool:
     """Give ``name`` another role, from the next request on; False when it is theirs. Raises AccountError."""
     require(connection, actor, "user.change", "user", name)
-    with acting(connection):
+    with audited_transaction(connection):
         before = _require_user(connection, name)
         if before == role:
             return False
@@ -121,7 +121,7 @@ def enable_user(connection: Connection, actor: Actor, name: str) -> bool:
 
 def _switch(connection: Connection, actor: Actor, name: str, statement: str, change: str) -> bool:
     require(connection, actor, "user.change", "user", name)
-    with acting(connection):
+    with audited_transaction(connection):
         _require_user(connection, name)
         changed = connection.execute(statement.encode(), (name,)).fetchone() is not None
         if changed:

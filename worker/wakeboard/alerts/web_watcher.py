@@ -28,8 +28,8 @@ from wakeboard.config.service_thread import ServiceThread
 from wakeboard.config.settings import Settings
 from wakeboard.core.text.sanitize import describe_error, first_line
 from wakeboard.database.audit import ENGINE
-from wakeboard.database.db import NO_TABLES, DatabaseError, connect
-from wakeboard.database.outage_log import MissingTables, OutageLog, RepeatedWarnings
+from wakeboard.database.db import MISSING_TABLE_ERRORS, DatabaseError, connect
+from wakeboard.database.outage_log import MissingTables, OutageLog, WarningThrottle
 from wakeboard.queue import cancel
 from wakeboard.reporting.heartbeats import Beat
 
@@ -83,7 +83,7 @@ class WebWatcher:
         self._prefix = f"web-{socket.gethostname()[:60]}-"
         self.process_id = f"{self._prefix}{secrets.token_hex(3)}-{os.getpid()}"
         self._lack = MissingTables()
-        self._warnings = RepeatedWarnings()
+        self._warnings = WarningThrottle()
         self._beside: Sequence[Callable[[], Beat]] = ()
         self._stopping = threading.Event()
         # What the rows of the loops tell: every how many seconds, when it last succeeded, its last error.
@@ -101,7 +101,7 @@ class WebWatcher:
         def failed(failure: BaseException) -> None:
             self._errors[name] = describe_error(failure)
 
-        return ServiceThread(name, body, stopping=self._stopping, failed=failed)
+        return ServiceThread(name, body, stopping=self._stopping, on_failure=failed)
 
     def start(self, beside: Sequence[Callable[[], Beat]] = ()) -> None:
         """Start watching; ``beside`` tell how other threads of this process stand."""
@@ -130,15 +130,17 @@ class WebWatcher:
                     if connection is None or connection.closed:
                         connection = self._open()
                     step(connection)
-                    absence.back()
-                    self._lack.over(name)
+                    absence.report_recovery()
+                    self._lack.remove(name)
                     self._succeeded(name)
                 except (DatabaseError, psycopg.OperationalError) as failure:
-                    absence.lost("The alerts cannot reach the database.", error=str(failure).strip()[:300])
+                    absence.report_failure(
+                        "The alerts cannot reach the database.", error=str(failure).strip()[:300]
+                    )
                     _close(connection)
                     connection = None
-                except NO_TABLES as failure:
-                    self._lack.met(name, failure)
+                except MISSING_TABLE_ERRORS as failure:
+                    self._lack.add(name, failure)
                     self._stopping.wait(max(0.0, NO_TABLES_SECONDS - every_seconds))
                 except psycopg.Error as failure:
                     self._refused(name, failure)
@@ -148,7 +150,7 @@ class WebWatcher:
 
     def _succeeded(self, name: str) -> None:
         self._succeeded_at[name] = monotonic()
-        self._threads[name].recovered()
+        self._threads[name].mark_recovered()
 
     def _refused(self, name: str, failure: psycopg.Error) -> None:
         self._errors[name] = first_line(failure)[:300]

@@ -21,7 +21,7 @@ from psycopg.types.json import Jsonb
 from wakeboard.bulk import rules
 from wakeboard.core.states import FAILURES, Role, sql_list
 from wakeboard.database.audit import ENGINE, Actor, record
-from wakeboard.database.poison_rows import with_rules_at_once
+from wakeboard.database.poison_rows import retry_with_immediate_constraints
 from wakeboard.database.read import read_all, read_one
 from wakeboard.queue import operator
 
@@ -215,7 +215,7 @@ def advance(connection: Connection, operation_id: int) -> AdvanceResult | None:
 
     A run that the database refuses to move is skipped, also where the rule is checked only at the commit.
     """
-    return with_rules_at_once(connection, lambda: _advance(connection, operation_id))
+    return retry_with_immediate_constraints(connection, lambda: _advance(connection, operation_id))
 
 
 def _advance(connection: Connection, operation_id: int) -> AdvanceResult | None:

@@ -13,7 +13,7 @@ from psycopg import Connection
 
 from wakeboard.bulk import rules
 from wakeboard.core.answer import Answer
-from wakeboard.database.audit import Actor, _short, acting, record
+from wakeboard.database.audit import Actor, _short, audited_transaction, record
 from wakeboard.queue.operator import permit
 
 # More open operations at once would be hard to follow.
@@ -96,7 +96,7 @@ def start(
     if operation.verb not in rules.VERB_MOVES:
         known = ", ".join(rules.VERB_MOVES)
         return Answer("new", None, "invalid", f"There is no verb “{operation.verb[:50]}”; allowed: {known}.")
-    with acting(connection):
+    with audited_transaction(connection):
         if refusal := permit(connection, actor, f"run.{operation.verb}", "operation", "new"):
             return refusal
         if fault := _find_fault(operation):

@@ -1,6 +1,6 @@
-"""The command line: ``wakeboard …``, ``python -m wakeboard …``. A module per noun, loaded when asked for.
+"""The command line: ``wakeboard …``, ``python -m wakeboard …``. A module per noun, loaded when it is used.
 
-Commands translate words into calls of functions elsewhere and answers into lines; they decide nothing.
+Commands translate arguments into calls and answers into lines; they decide nothing.
 Exit code 0: done. 1: failed. 2: wrong use. 130: Ctrl-C.
 """
 
@@ -13,12 +13,12 @@ from importlib import import_module
 import click
 
 from wakeboard.cli.flags import CommandGroup
-from wakeboard.cli.terminal import complain
+from wakeboard.cli.terminal import print_notice
 from wakeboard.config import stop_signals
-from wakeboard.config.streams import open_closed
+from wakeboard.config.streams import open_standard_streams
 
 INTERRUPTED = 130
-# Each command: the module that has it, and its line on the first help page, for which no module is imported.
+# Command → its module, and its line on the first help page, which imports no module.
 COMMANDS = {
     "up": ("up", "Run all of it on this machine: database, tables, worker with schedules, dashboard."),
     "worker": ("serving", "Run a worker: it claims runs, fires schedules and takes over what others lost."),
@@ -63,7 +63,7 @@ COMMANDS = {
 
 
 class Root(CommandGroup):
-    """The root group. It imports a command when that is asked for: a worker carries no other code."""
+    """The root group. It imports a command when that is used: a worker loads no other code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """Return the names in the order of the help page."""
@@ -74,9 +74,9 @@ class Root(CommandGroup):
         if cmd_name not in COMMANDS:
             return None
         module = import_module(f"wakeboard.cli.commands.{COMMANDS[cmd_name][0]}")
-        found = getattr(module, cmd_name.replace("-", "_"))
-        assert isinstance(found, click.Command)
-        return found
+        command = getattr(module, cmd_name.replace("-", "_"))
+        assert isinstance(command, click.Command)
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands with a line about each, without importing them."""
@@ -106,30 +106,27 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except (Exception, KeyboardInterrupt) as failure:
         if _is_interrupt(failure):
-            # What serves has done what it was asked.
-            code, line = 0 if stop_signals.was_asked() else INTERRUPTED, "Stopped."
+            # A process that serves has done what it was asked.
+            code, line = 0 if stop_signals.is_stop_requested() else INTERRUPTED, "Stopped."
         else:
-            code, line = _explained(failure)
-        complain(line)
+            # Loads the driver, so not after a Ctrl-C.
+            from wakeboard.cli.exit_codes import explain
+
+            code, line = explain(failure)
+        if line:
+            print_notice(line)
         return code
     return answer if isinstance(answer, int) else 0
 
 
 def _is_interrupt(failure: BaseException | None) -> bool:
-    """Return whether ``failure`` is a Ctrl-C, or what became of one inside of an import."""
+    """Return whether ``failure`` is a Ctrl-C, or was raised because of one, as an import may do."""
     while failure is not None and not isinstance(failure, (KeyboardInterrupt, click.Abort)):
         failure = failure.__cause__ or failure.__context__
     return failure is not None
 
 
-def _explained(failure: BaseException) -> tuple[int, str]:
-    """Return the exit code of ``failure`` and what to say; loads the driver, so not after a Ctrl-C."""
-    from wakeboard.cli.errors import explain
-
-    return explain(failure)
-
-
 def main() -> None:
     """Run this process's command line and exit."""
-    open_closed()
+    open_standard_streams()
     sys.exit(run(sys.argv[1:]))

@@ -1,6 +1,6 @@
-"""How words of the command line are read: ids, JSON, moments, durations. Every refusal is a sentence.
+"""Parsers of arguments: ids, JSON, times, durations. Every refusal is a sentence.
 
-The readers of one word are given to click as ``type=``.
+Those of one argument are given to click as ``type=``.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Any
 
 from click import BadParameter
 
-from wakeboard.cli.refusals import WrongUse
+from wakeboard.cli.exceptions import WrongUse
 from wakeboard.core.time.durations import parse_duration
 
 LARGEST_ID = 2**63 - 1
-# No payload may be larger, whatever the settings; a file of gigabytes is not read first.
+# Larger than any setting allows a payload to be; more of a file is not read.
 LARGEST_FILE = 8 * 1_048_576
 
 
 def id_reader(noun: str) -> Callable[[str], int]:
-    """Return the reader of an id of ``noun``: a whole number from 1 to 2⁶³−1."""
+    """Return a parser of an id of ``noun``: a whole number from 1 to 2⁶³−1."""
 
     def read(text: str) -> int:
         if not re.fullmatch(r"[0-9]{1,19}", text) or not 0 < int(text) <= LARGEST_ID:
@@ -49,22 +49,22 @@ def read_duration(text: str | float) -> float:
 
 def read_moment(text: str) -> datetime:
     """Return a point in time with its zone, such as 2026-11-21T09:00+01:00."""
-    found = _iso(text)
-    if found is None or found.tzinfo is None:
+    moment = _iso(text)
+    if moment is None or moment.tzinfo is None:
         raise BadParameter(
             f"{text[:60]!r} is not a time with a zone: write 2026-11-21T09:00Z or …T10:00+01:00."
         )
-    return found
+    return moment
 
 
 def read_moment_or_day(text: str) -> datetime | date:
-    """Return a point in time with its zone, or a day, whose zone is that of the thing it is asked of."""
-    found = _iso(text)
-    # Near the ends of the calendar a zone's midnight is no moment any more.
-    if found is not None and not 1900 <= found.year <= 9000:
+    """Return a point in time with its zone, or a day, to be read in the zone of a schedule."""
+    moment = _iso(text)
+    # Near the ends of the calendar the midnight of a zone is out of range.
+    if moment is not None and not 1900 <= moment.year <= 9000:
         raise BadParameter(f"{text[:60]!r} is out of reach: give a year from 1900 to 9000.")
-    if found is not None and len(text) == len("2026-11-21"):
-        return found.date()
+    if moment is not None and len(text) == len("2026-11-21"):
+        return moment.date()
     return read_moment(text)
 
 

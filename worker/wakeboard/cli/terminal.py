@@ -1,7 +1,7 @@
 """Lines on standard output and standard error.
 
-Standard output is the answer alone. Everything that came from a payload, handler or producer is escaped:
-a terminal must not obey it.
+Standard output holds the answer alone. Text is escaped, because payloads, handlers and producers wrote parts
+of it, and a terminal must not obey them.
 """
 
 from __future__ import annotations
@@ -11,24 +11,18 @@ import sys
 import click
 
 from wakeboard.config.log import escaped
-from wakeboard.config.streams import silence
+from wakeboard.config.streams import redirect_to_null
 
 
-def say(sentence: str) -> None:
-    """Print one sentence of the answer."""
-    click.echo("\n".join(escaped(line) for line in sentence.split("\n")))
+def print_text(text: str) -> None:
+    """Print a part of the answer on standard output."""
+    click.echo("\n".join(escaped(line) for line in text.split("\n")))
 
 
-def tell(sentence: str) -> None:
-    """Print what happens on the way, on standard error; where nobody can read that, the work goes on."""
+def print_notice(text: str) -> None:
+    """Print progress or an error on standard error; when nobody can read that, the work goes on."""
     try:
-        click.echo("\n".join(escaped(line) for line in sentence.split("\n")), err=True)
+        click.echo("\n".join(escaped(line) for line in text.split("\n")), err=True)
         sys.stderr.flush()
     except OSError:
-        silence(sys.stderr)
-
-
-def complain(line: str) -> None:
-    """Print why the command failed, on standard error."""
-    if line:
-        tell(line)
+        redirect_to_null(sys.stderr)

@@ -1,4 +1,4 @@
-"""Whether two PEM files are a certificate and its private key: asked before anything is started."""
+"""Checks the certificate and its private key, two PEM files, before anything is started."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from wakeboard.config.settings import Settings, SettingsError
 
 
 def check(settings: Settings) -> None:
-    """Raise SettingsError unless what the dashboard is given for TLS of its own, if anything, can be used."""
+    """Raise SettingsError when the dashboard has a certificate of its own that cannot be used."""
     certificate, key = settings.certificate, settings.certificate_key
     if certificate is None:
         return
-    # Not loaded by the many commands that have no use for it.
+    # Imported here, because most commands do not need it.
     import ssl
 
     files = " and ".join(dict.fromkeys(str(file) for file in (certificate, key) if file))
     try:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        # Without an answer of ours it would ask for the passphrase on the terminal.
+        # Without this callback OpenSSL asks for the passphrase on the terminal.
         context.load_cert_chain(certificate, key, password=lambda: "")
     except ssl.SSLError as wrong:
         # OpenSSL names no reason where it found nothing to read.

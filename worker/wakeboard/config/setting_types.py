@@ -1,6 +1,6 @@
-"""How the text of a setting is read: a function for each kind of value.
+"""Parsers of the texts of settings, one for each type of value.
 
-Each raises ValueError or KeyError where the text is wrong. Knows no setting, no database and no file.
+Each returns the value, and raises ValueError or KeyError when the text is wrong.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ _MODULE = re.compile(r"[^\W\d][\w-]*(?:\.[^\W\d][\w-]*)*")
 _HOST = re.compile(r"[a-z0-9._-]+|\[[0-9a-f:.]+\]")
 
 
-class MisreadSetting(ValueError):
-    """A wrong value; ``meant`` is what was meant in all likelihood, None where nobody can tell."""
+class InvalidSetting(ValueError):
+    """A wrong value; ``suggestion`` is the one that was probably meant, None where there is none."""
 
-    def __init__(self, meant: str | None) -> None:
-        super().__init__(meant)
-        self.meant = meant
+    def __init__(self, suggestion: str | None) -> None:
+        super().__init__(suggestion)
+        self.suggestion = suggestion
 
 
 def number(low: float, high: float) -> Callable[[str], float]:
-    """Return what reads a number from ``low`` to ``high``."""
+    """Return a parser of a number from ``low`` to ``high``."""
     return _between(float, low, high)
 
 
 def whole(low: int, high: int) -> Callable[[str], int]:
-    """Return what reads a whole number from ``low`` to ``high``."""
+    """Return a parser of a whole number from ``low`` to ``high``."""
     return _between(int, low, high)
 
 
@@ -65,7 +65,7 @@ def switch(text: str) -> bool:
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """Return what reads one of ``words``."""
+    """Return a parser of one of ``words``."""
 
     def read(text: str) -> str:
         if text not in words:
@@ -76,8 +76,8 @@ def one_of(*words: str) -> Callable[[str], str]:
 
 
 def moves(text: str) -> str:
-    """Read which good moves of runs are logged."""
-    # Applications that enqueue read settings and log nothing.
+    """Read which claims and successes are logged."""
+    # Imported here, because applications that enqueue read settings and log nothing.
     from wakeboard.config.log import read_moves
 
     read_moves(text)
@@ -105,12 +105,12 @@ def conninfo(text: str) -> str:
     from psycopg.conninfo import conninfo_to_dict
 
     try:
-        found = conninfo_to_dict(text)
+        parameters = conninfo_to_dict(text)
     except ProgrammingError as wrong:
         raise ValueError from wrong
-    # Parts of a password that has an @ or / of its own, which would be looked up, and logged. A host with an
-    # @ in front is a socket without a file.
-    hosts, ports = (str(found.get(name) or "").split(",") for name in ("host", "port"))
+    # An unescaped @ or / in a password makes a part of it a host or port, which would be looked up and
+    # logged. A host that begins with @ is an abstract socket.
+    hosts, ports = (str(parameters.get(name) or "").split(",") for name in ("host", "port"))
     if any("@" in host[1:] for host in hosts) or not all(port.strip().isdigit() for port in ports if port):
         raise ValueError
     return text
@@ -121,6 +121,11 @@ def web_url(text: str) -> str:
     if urlsplit(text).scheme not in ("http", "https"):
         raise ValueError
     return text
+
+
+def secret_url(text: str) -> str:
+    """Read an http or https URL that holds a key."""
+    return web_url(text)
 
 
 def mail_server(text: str) -> str:
@@ -135,12 +140,12 @@ def mail_server(text: str) -> str:
 
 def addresses(text: str) -> str:
     """Read mail addresses, separated by commas."""
-    found = [address.strip() for address in text.split(",")]
-    for address in found:
+    mail_addresses = [address.strip() for address in text.split(",")]
+    for address in mail_addresses:
         name, _, host = address.rpartition("@")
         if not name or not host or any(c <= " " or c in "<>,;\x7f" for c in address):
             raise ValueError
-    return ", ".join(found)
+    return ", ".join(mail_addresses)
 
 
 def address(text: str) -> str:
@@ -158,10 +163,9 @@ def secret(text: str) -> str:
 
 
 def module(text: str) -> str:
-    """Read the name of a module, not that of its file, nor of something in it, nor one relative to some
-    package."""
+    """Read the absolute name of a module: not of its file, nor of an object in it."""
     if not _is_module(text):
-        raise MisreadSetting(_module_meant(text))
+        raise InvalidSetting(_similar_module(text))
     return text
 
 
@@ -169,7 +173,7 @@ def _is_module(text: str) -> bool:
     return _MODULE.fullmatch(text) is not None and not text.endswith(".py")
 
 
-def _module_meant(text: str) -> str | None:
+def _similar_module(text: str) -> str | None:
     """Return ``shop.jobs`` for ``./shop/jobs.py:app``; of an absolute path its last name alone."""
     path = text.strip().partition(":")[0].replace("\\", "/").rstrip("/")
     if path.startswith("/"):
@@ -184,22 +188,22 @@ def path(text: str) -> Path:
         raise ValueError
     try:
         return Path(text).expanduser().absolute()
-    except RuntimeError as unknown:
-        # ~ of nobody, or of somebody without a home.
-        raise ValueError from unknown
+    except RuntimeError as error:
+        # ~ of an unknown user, or of one without a home.
+        raise ValueError from error
 
 
 def names(text: str) -> str:
     """Read names of hosts, separated by commas: neither a scheme nor a port, an IPv6 address in brackets."""
-    found = [name.strip().lower() for name in text.split(",")]
-    if not all(_HOST.fullmatch(name) for name in found):
+    values = [name.strip().lower() for name in text.split(",")]
+    if not all(_HOST.fullmatch(name) for name in values):
         raise ValueError
-    return ", ".join(found)
+    return ", ".join(values)
 
 
 def users(text: str) -> str:
-    """Read names of OS users, separated by commas; whether they exist is for who becomes them to say."""
-    found = [name.strip() for name in text.split(",")]
-    if not all(is_user_name(name) for name in found):
+    """Read names of OS users, separated by commas; whether they exist is checked by who becomes them."""
+    values = [name.strip() for name in text.split(",")]
+    if not all(is_user_name(name) for name in values):
         raise ValueError
-    return ",".join(found)
+    return ",".join(values)

@@ -1,5 +1,6 @@
-"""The signals that ask a process to stop: in processes whose end is the supervisor's to say, and in those
-that serve, before they look after them.
+"""The signals that ask a process to stop: before it handles them itself, and where the supervisor decides.
+
+A process that serves records early stops first of all, and asks ``is_stop_requested`` when it can stop.
 """
 
 from __future__ import annotations
@@ -9,102 +10,101 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-# Whoever sends these wants an end; a terminal that is closed sends the first of STOPS.
+# A closed terminal sends SIGHUP; the others are sent by somebody who wants an end.
 ENDS = (signal.SIGINT, signal.SIGTERM)
 STOPS = (signal.SIGHUP, *ENDS)
 
 
-def unmoved(_number: int, _frame: FrameType | None) -> None:
-    """Do nothing. A signal that is ignored stays so over an exec; one that has a function is as it was born,
-    so a program that is started here finds its signals as cron would leave them."""
+def no_action(_number: int, _frame: FrameType | None) -> None:
+    """Do nothing. Unlike SIG_IGN this ends with an exec: a program started here gets the default actions."""
 
 
-def outlast(*numbers: signal.Signals) -> None:
-    """Let these signals pass from now on. What was ignored from the start, as by nohup, stays ignored."""
+def set_no_action(*numbers: signal.Signals) -> None:
+    """Give these signals no action from now on. One that is ignored already, as by nohup, stays ignored."""
     for number in numbers:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, unmoved)
+            signal.signal(number, no_action)
 
 
 class StopInterrupt(KeyboardInterrupt):
-    """A stop that interrupts what goes on.
+    """A stop that interrupts the main thread.
 
-    Where KeyboardInterrupt itself comes out of an `exec` of text, as a dataclass is made by, Python ends with
-    SIGINT although somebody caught it.
+    Not KeyboardInterrupt itself: where that comes out of an ``exec`` of text, as a dataclass is made by,
+    Python ends with SIGINT although somebody caught it.
     """
 
 
-class _Early:
+class _EarlyStop:
     """Whether a stop came while this process started, and whether one interrupts it."""
 
-    was_asked = interrupts = False
+    is_requested = is_interrupting = False
 
-    def note(self, _number: int, _frame: FrameType | None) -> None:
-        self.was_asked = True
-        if self.interrupts:
+    def handle(self, _number: int, _frame: FrameType | None) -> None:
+        self.is_requested = True
+        if self.is_interrupting:
             raise StopInterrupt
 
 
-_early = _Early()
+_early = _EarlyStop()
 
 
-def take_note() -> None:
-    """Only note SIGINT and SIGTERM, until somebody sets other handlers and asks `was_asked`.
+def record_early_stops() -> None:
+    """Only record SIGINT and SIGTERM, until other handlers are set.
 
-    First of all in a process that serves: the system's own answer to SIGTERM ends it with -15 in the middle
-    of its start.
+    The first call of a process that serves: by default SIGTERM ends it with -15 in the middle of its start.
     """
     for number in ENDS:
         if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, _early.note)
+            signal.signal(number, _early.handle)
 
 
-def was_asked() -> bool:
-    """Whether a stop has come since `take_note`."""
-    return _early.was_asked
+def is_stop_requested() -> bool:
+    """Return whether a stop has come since ``record_early_stops``."""
+    return _early.is_requested
 
 
-def leave_if_asked() -> None:
-    """End this process in order when a stop has come since `take_note`."""
-    if _early.was_asked:
+def exit_if_requested() -> None:
+    """End this process with code 0 when a stop has come since ``record_early_stops``."""
+    if _early.is_requested:
         raise SystemExit(0)
 
 
 @contextmanager
-def interrupting() -> Iterator[None]:
-    """Let a stop raise `StopInterrupt` while the block lasts, which may wait for long; one that was noted
-    before does so at once."""
+def interruptible() -> Iterator[None]:
+    """Let a stop raise StopInterrupt within the block, which may wait for long; a recorded one at once."""
     try:
-        _early.interrupts = True
-        if _early.was_asked:
+        _early.is_interrupting = True
+        if _early.is_requested:
             raise StopInterrupt
         yield
     finally:
-        _early.interrupts = False
+        _early.is_interrupting = False
 
 
-def hold_back() -> None:
-    """Let stops wait from now on, also over an exec, until `let_in`."""
+def block() -> None:
+    """Let stops wait from now on, also over an exec, until ``unblock``."""
     signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
 
 
-def let_in() -> None:
-    """Let in what `hold_back` let wait."""
+def unblock() -> None:
+    """Deliver the stops that ``block`` let wait, and those that follow."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
 
 
-def end() -> None:
-    """Ignore stops from now on, in a process that ends: Python gives its handlers back before it is gone, and
-    who says it once more then would kill it."""
-    for number in STOPS:
-        signal.signal(number, signal.SIG_IGN)
-
-
 @contextmanager
-def holding_back() -> Iterator[None]:
-    """Let stops wait while the block lasts, here and in a program that it starts: until that lets them in."""
+def blocked() -> Iterator[None]:
+    """Let stops wait within the block, and in a program that it starts until that unblocks them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, STOPS)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def ignore() -> None:
+    """Ignore stops from now on, in a process that ends.
+
+    Python restores the default actions before it is gone, and a second stop would kill it then.
+    """
+    for number in STOPS:
+        signal.signal(number, signal.SIG_IGN)

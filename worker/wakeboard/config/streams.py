@@ -1,8 +1,8 @@
-"""Standard input, output and error: open, and never waited for by a process that serves.
+"""Standard input, output and error: always open, and written in the background by a process that serves.
 
-A pipe that nobody reads stops whoever writes to it, for as long as nobody reads. So in a process that serves
-a thread writes, one for each file, and nobody else. What waits for it is bounded; what is more is dropped,
-counted, and told in one line once something is read again.
+A pipe that nobody reads blocks its writer. So in a process that serves one thread for each file writes, and
+nobody else. The text that waits for it is bounded; more is dropped, counted, and reported in one line once
+something is read again.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from typing import TextIO
 
 from wakeboard.core.text.sanitize import describe_error
 
-# How much may wait to be written, in characters: three seconds of a log at full speed.
+# How many characters may wait to be written: three seconds of a log at full speed.
 MOST_WAITING = 2 * 1024 * 1024
-# How much is written at once, and how long more is waited for: each write has to wait for Python's own lock.
+# How much is written at once, and how long to gather it: each write waits for Python's own lock.
 BLOCK = 64 * 1024
 GATHER_SECONDS = 0.01
-# How long a process that ends waits for whoever reads.
+# How long a process that ends waits for the reader.
 END_SECONDS = 1.0
-# How long a thread rests that met an error: it may be the same one again.
+# The pause of a thread after an error, which may come again.
 ERROR_PAUSE_SECONDS = 0.5
-UNREAD = "nobody read the log"
+NOT_READ = "nobody read the log"
 
 Notice = Callable[[int, str], str]
 
 
-def open_closed() -> None:
-    """Open the null device on each standard stream that is closed: the next file would take its number.
+def open_standard_streams() -> None:
+    """Open the null device on each standard stream that is closed: the next file would get its number.
 
     To be called before any file is opened.
     """
@@ -45,7 +45,7 @@ def open_closed() -> None:
         try:
             os.fstat(number)
         except OSError:
-            # The lowest number that is free is this one; what is started from here has it, too.
+            # This is the lowest free number. Programs started from here inherit it.
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
         if getattr(sys, name) is None:
             errors = "backslashreplace" if name == "stderr" else None
@@ -53,16 +53,16 @@ def open_closed() -> None:
             setattr(sys, name, stream)
 
 
-def silence(stream: TextIO) -> None:
-    """Let what ``stream`` is written go nowhere: at its end Python would try to write the rest, and fail."""
+def redirect_to_null(stream: TextIO) -> None:
+    """Write ``stream`` to the null device: Python writes the rest of it at the end, and would fail."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
 
 
 @contextmanager
-def held(lock: AbstractContextManager[object]) -> Iterator[None]:
-    """Hold ``lock``, but not when Python ends: its threads are stopped by then, wherever they were."""
+def unless_finalizing(lock: AbstractContextManager[object]) -> Iterator[None]:
+    """Hold ``lock``, but not while Python ends: its threads are stopped by then, perhaps with the lock."""
     with nullcontext() if sys.is_finalizing() else lock:
         yield
 
@@ -71,22 +71,22 @@ class StreamWriter:
     """Writes text to a descriptor, in a thread that is started with the first text."""
 
     def __init__(self, descriptor: int, encoding: str, notice: Notice) -> None:
-        """``notice`` makes the line (with its end) that tells how many lines were dropped, and why."""
+        """``notice`` makes the line (with its end) for a number of dropped lines and the reason."""
         self.descriptor, self._encoding, self._notice = descriptor, encoding, notice
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
-        """Begin with nothing: in a forked process, too, whose parent has the thread and writes the rest."""
+    def reset(self) -> None:
+        """Start empty; also after a fork, where the parent has the thread and writes the rest."""
         self._lock = RLock()
         self._texts: SimpleQueue[str | None] = SimpleQueue()
         self._thread: Thread | None = None
         self._waiting = self._dropped = 0
-        self._why = UNREAD
+        self._reason = NOT_READ
         self._has_ended = False
 
     def put(self, text: str) -> None:
-        """Have ``text``, whole lines, written. Never waits."""
-        with held(self._lock):
+        """Queue ``text``, whole lines. Never waits."""
+        with unless_finalizing(self._lock):
             if not self._has_ended:
                 self._queue(text)
                 return
@@ -94,20 +94,20 @@ class StreamWriter:
 
     def _queue(self, text: str) -> None:
         if self._waiting >= MOST_WAITING:
-            self._dropped, self._why = self._dropped + text.count("\n"), UNREAD
+            self._dropped, self._reason = self._dropped + text.count("\n"), NOT_READ
             return
         self._waiting += len(text)
         self._texts.put(text)
         if self._thread is None:
             thread = Thread(target=self._work, name="log", daemon=True)
-            # Where there is no room for a thread, the text waits for the next one.
+            # Without room for a thread the text waits for the next ``put``.
             with suppress(RuntimeError):
                 thread.start()
                 self._thread = thread
 
-    def end(self, seconds: float) -> None:
-        """Wait ``seconds`` at most until all is written; what is put later is written at once."""
-        with held(self._lock):
+    def drain(self, seconds: float) -> None:
+        """Wait ``seconds`` at most until all is written; later texts are written at once."""
+        with unless_finalizing(self._lock):
             thread = self._thread
             if thread is not None:
                 self._texts.put(None)
@@ -117,19 +117,19 @@ class StreamWriter:
         thread.join(seconds)
 
     def _work(self) -> None:
-        _until_done("log", self._write_all, self._count_anew)
+        _retry("log", self._write_all, self._recount)
         self._write(self._rest())
 
     def _rest(self) -> str:
-        """Return what was put behind the end, and how many lines were dropped; from now on nothing waits."""
-        with held(self._lock):
+        """Return what was put after the end, and the notice of dropped lines. Nothing is queued any more."""
+        with unless_finalizing(self._lock):
             self._has_ended = True
             rest = [self._texts.get() or "" for _ in range(self._texts.qsize())]
-            return "".join(rest) + (self._notice(self._dropped, self._why) if self._dropped else "")
+            return "".join(rest) + (self._notice(self._dropped, self._reason) if self._dropped else "")
 
-    def _count_anew(self) -> None:
-        """Count what waits: an error may have come between a text's leaving and its being counted."""
-        with held(self._lock):
+    def _recount(self) -> None:
+        """Count what waits again: an error may have come between taking a text and counting it."""
+        with unless_finalizing(self._lock):
             texts = [self._texts.get() for _ in range(self._texts.qsize())]
             self._waiting = sum(len(text or "") for text in texts)
             for text in texts:
@@ -146,81 +146,81 @@ class StreamWriter:
                     block.append(more or "")
                     size += len(more or "")
             is_written = self._write("".join(block))
-            with held(self._lock):
+            with unless_finalizing(self._lock):
                 self._waiting -= size
                 if self._dropped and is_written and self._waiting < MOST_WAITING // 2:
-                    self._tell_dropped()
+                    self._report_dropped()
             if is_last:
                 return
 
-    def _tell_dropped(self) -> None:
-        """Say what was dropped, behind all that waits: those lines are older."""
-        line = self._notice(self._dropped, self._why)
-        self._dropped, self._why = 0, UNREAD
+    def _report_dropped(self) -> None:
+        """Queue the notice of dropped lines behind all that waits, which is older."""
+        line = self._notice(self._dropped, self._reason)
+        self._dropped, self._reason = 0, NOT_READ
         self._waiting += len(line)
         self._texts.put(line)
 
     def _write(self, text: str) -> bool:
-        """Write ``text``, however long that takes; return whether it could be written."""
+        """Write ``text``, however long that takes; return whether that succeeded."""
         rest = memoryview(text.encode(self._encoding, "backslashreplace"))
         while rest:
             try:
                 rest = rest[os.write(self.descriptor, rest) :]
             except BlockingIOError:
-                # Somebody who has the same file has made it one that does not block.
+                # Another process that has the same file has set O_NONBLOCK.
                 poll = select.poll()
                 poll.register(self.descriptor, select.POLLOUT)
                 poll.poll()
             except OSError as failure:
                 # A log that cannot be written (a full disk, a closed pipe) stops no work.
-                with held(self._lock):
+                with unless_finalizing(self._lock):
                     self._dropped += bytes(rest).count(b"\n")
-                    self._why = f"they could not be written ({failure.strerror})"
+                    self._reason = f"they could not be written ({failure.strerror})"
                 return False
         return True
 
 
 class Stream(io.TextIOBase):
-    """What stands in for ``sys.stdout`` or ``sys.stderr``: it hands whole lines to a writer."""
+    """Replaces ``sys.stdout`` or ``sys.stderr``: it gives whole lines to a writer."""
 
     def __init__(self, replaced: TextIO, writer: StreamWriter) -> None:
         self._replaced, self._writer = replaced, writer
-        self.begin()
+        self.reset()
 
-    def begin(self) -> None:
-        """Begin with nothing: in a forked process, too."""
-        self._begun = ""
+    def reset(self) -> None:
+        """Start empty; also after a fork."""
+        self._partial_line = ""
         self._lock = RLock()
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
-        """Return the encoding of what is replaced."""
+        """Return the encoding of the replaced stream."""
         return self._replaced.encoding
 
     @property
     def errors(self) -> str:  # type: ignore[override]
-        """Return how characters are written that the encoding does not have."""
+        """Return how characters are written that the encoding lacks."""
         return "backslashreplace"
 
     def write(self, text: str) -> int:
-        """Take ``text``; the begin of a line waits for its end, or for ``flush``."""
-        with held(self._lock):
-            lines, end, self._begun = (self._begun + text).rpartition("\n")
+        """Take ``text``; a partial line waits for its end, or for ``flush``."""
+        with unless_finalizing(self._lock):
+            lines, end, self._partial_line = (self._partial_line + text).rpartition("\n")
             if end:
                 self._writer.put(lines + end)
-            if len(self._begun) >= BLOCK:
+            if len(self._partial_line) >= BLOCK:
                 self.flush()
         return len(text)
 
     def flush(self) -> None:
-        """Hand on the begin of a line."""
-        with held(self._lock):
-            begun, self._begun = self._begun, ""
-        if begun:
-            self._writer.put(begun)
+        """Give the partial line to the writer."""
+        with unless_finalizing(self._lock):
+            partial, self._partial_line = self._partial_line, ""
+        if partial:
+            self._writer.put(partial)
 
     def fileno(self) -> int:
-        """Return the descriptor of what is replaced, for programs that are started with it."""
+        """Return the descriptor of the replaced stream, for programs that are started with it."""
         return self._replaced.fileno()
 
     def isatty(self) -> bool:
@@ -234,11 +234,11 @@ class Stream(io.TextIOBase):
 
 _writers: list[StreamWriter] = []
 _streams: list[Stream] = []
-_passing: list[Thread] = []
+_forwarders: list[Thread] = []
 
 
-def never_wait(notice: Notice) -> None:
-    """Let this process wait no more for who reads its standard output and error, but for a second at its end.
+def write_in_background(notice: Notice) -> None:
+    """Write standard output and error by threads from now on; only the end of the process waits for readers.
 
     ``notice`` as for ``StreamWriter``. A second call does nothing.
     """
@@ -251,19 +251,19 @@ def never_wait(notice: Notice) -> None:
         stream.flush()
         _streams.append(Stream(stream, _writer_of(stream, notice)))
         setattr(sys, name, _streams[-1])
-    os.register_at_fork(after_in_child=_begin_anew)
-    atexit.register(end)
+    os.register_at_fork(after_in_child=_reset)
+    atexit.register(drain)
 
 
 def _has_descriptor(stream: TextIO) -> bool:
-    """Return whether somebody else may have to read what is written; not so in a test that keeps it."""
+    """Return whether ``stream`` is a file of the system; a test's capture may be none."""
     with suppress(OSError, ValueError):
         return stream.fileno() >= 0
     return False
 
 
 def _writer_of(stream: TextIO, notice: Notice) -> StreamWriter:
-    """Return the writer of ``stream``: two names of one file have one, so lines keep their order."""
+    """Return the writer of ``stream``. Two streams on one file share one, so that lines keep their order."""
     for writer in _writers:
         if os.path.samestat(os.fstat(writer.descriptor), os.fstat(stream.fileno())):
             return writer
@@ -271,36 +271,36 @@ def _writer_of(stream: TextIO, notice: Notice) -> StreamWriter:
     return _writers[-1]
 
 
-def _begin_anew() -> None:
-    _passing.clear()
+def _reset() -> None:
+    _forwarders.clear()
     for writer in _writers:
-        writer.begin()
+        writer.reset()
     for stream in _streams:
-        stream.begin()
+        stream.reset()
 
 
-def end(seconds: float = END_SECONDS) -> None:
+def drain(seconds: float = END_SECONDS) -> None:
     """Wait until all is written, ``seconds`` at most."""
     until = monotonic() + seconds
-    while _passing:
-        _passing.pop().join(max(0.0, min(until - monotonic(), seconds / 4)))
+    while _forwarders:
+        _forwarders.pop().join(max(0.0, min(until - monotonic(), seconds / 4)))
     for writer in _writers:
-        writer.end(max(0.0, until - monotonic()))
+        writer.drain(max(0.0, until - monotonic()))
 
 
-def pass_on(descriptor: int) -> None:
-    """Print on standard error what arrives at ``descriptor``, the end of a pipe, until nobody writes there.
+def forward(descriptor: int) -> None:
+    """Copy the lines of the pipe ``descriptor`` to standard error, in a thread, until its writers close it.
 
-    For a process of ours that must not wait for who reads, and has no thread.
+    For a child process that must not wait for the reader and has no thread of its own.
     """
-    thread = Thread(target=_pass_on, args=(descriptor,), name="pass on", daemon=True)
-    _passing[:] = [*filter(Thread.is_alive, _passing), thread]
+    thread = Thread(target=_forward, args=(descriptor,), name="forward", daemon=True)
+    _forwarders[:] = [*filter(Thread.is_alive, _forwarders), thread]
     thread.start()
 
 
-def _pass_on(descriptor: int) -> None:
+def _forward(descriptor: int) -> None:
     with open(descriptor, encoding="utf-8", errors="backslashreplace") as pipe:
-        _until_done("pass on", lambda: _print_lines(pipe))
+        _retry("forward", lambda: _print_lines(pipe))
 
 
 def _print_lines(pipe: TextIO) -> None:
@@ -310,11 +310,11 @@ def _print_lines(pipe: TextIO) -> None:
             sys.stderr.flush()
 
 
-def _until_done(name: str, body: Callable[[], None], mend: Callable[[], None] = lambda: None) -> None:
-    """Run ``body``, the whole of a thread, until it returns: what ends it by an error is printed.
+def _retry(name: str, body: Callable[[], None], recover: Callable[[], None] = lambda: None) -> None:
+    """Run ``body``, the whole of a thread, until it returns; what ends it by an exception is printed.
 
-    The log itself stands on these threads, so they are no ``ServiceThread``, which logs. ``mend`` is called
-    before the body begins anew.
+    The log itself is written by these threads, so they are no ``ServiceThread``, which logs. ``recover`` is
+    called before the body is run again.
     """
     is_done = False
     while not is_done:
@@ -323,12 +323,11 @@ def _until_done(name: str, body: Callable[[], None], mend: Callable[[], None] = 
             is_done = True
         except BaseException as failure:
             with suppress(BaseException):
-                mend()
+                recover()
             with suppress(BaseException):
-                trace = traceback.format_exc()
-                told = (
+                sentence = (
                     f"The thread {name!r} ended by an error and is started again: {describe_error(failure)}"
                 )
-                sys.stderr.write(f"{told}\n{trace}")
+                sys.stderr.write(f"{sentence}\n{traceback.format_exc()}")
             with suppress(BaseException):
                 sleep(ERROR_PAUSE_SECONDS)

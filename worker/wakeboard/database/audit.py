@@ -1,8 +1,8 @@
 """The audit log: who asked for what, when, from where, why, and what came of it. Append-only.
 
-Rows are written in the same transaction as the move they tell of; nothing here updates or deletes. What a
-person did is a line in the log of the process as well: there it stands among what the workers did. It is
-written once the row stands (``acting``).
+A row is written in the transaction of the move it describes; nothing here updates or deletes. What a person
+did is also a line in the log of the process, written when the transaction has committed
+(``audited_transaction``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import psycopg
 
@@ -21,7 +20,7 @@ from wakeboard.config import log
 from wakeboard.core.process import os_user
 from wakeboard.core.states import Role
 
-Connection = psycopg.Connection[Any]
+Connection = psycopg.Connection
 
 RECORD = """
 INSERT INTO wakeboard.audit_log
@@ -46,8 +45,8 @@ class Actor:
     job_types: tuple[str, ...] | None = None
 
 
-# Lines of the log that wait for the end of a block; None outside of one.
-_waiting: ContextVar[list[Callable[[], None]] | None] = ContextVar("waiting", default=None)
+# Log lines that wait for the end of a ``log_at_end`` block; None outside of one.
+_pending: ContextVar[list[Callable[[], None]] | None] = ContextVar("pending", default=None)
 
 ENGINE = Actor("engine", Role.ADMIN, "engine")
 NOBODY = Actor("anonymous", Role.VIEWER, "web")
@@ -59,18 +58,18 @@ def terminal_actor() -> Actor:
 
 
 @contextmanager
-def told_at_the_end() -> Iterator[None]:
-    """Log what is recorded within the block when it ends, and not where it ends by an exception.
+def log_at_end() -> Iterator[None]:
+    """Log what is recorded within the block when it ends, and nothing when it ends by an exception.
 
-    For a block that commits, or leaves that to a block around it: what is rolled back was not done.
+    For a block that commits, or is inside one that does: what is rolled back was not done.
     """
-    outer = _waiting.get()
+    outer = _pending.get()
     lines: list[Callable[[], None]] = []
-    token = _waiting.set(lines)
+    token = _pending.set(lines)
     try:
         yield
     finally:
-        _waiting.reset(token)
+        _pending.reset(token)
     if outer is not None:
         outer += lines
     else:
@@ -79,9 +78,9 @@ def told_at_the_end() -> Iterator[None]:
 
 
 @contextmanager
-def acting(connection: Connection) -> Iterator[None]:
-    """Open the transaction of an act: what is recorded in it is logged once it is committed."""
-    with told_at_the_end(), connection.transaction():
+def audited_transaction(connection: Connection) -> Iterator[None]:
+    """Open a transaction; what is recorded in it is logged once it is committed."""
+    with log_at_end(), connection.transaction():
         yield
 
 
@@ -93,15 +92,15 @@ def record(
     target_id: object = None,
     *,
     reason: str | None = None,
-    before: Mapping[str, Any] | None = None,
-    after: Mapping[str, Any] | None = None,
+    before: Mapping[str, object] | None = None,
+    after: Mapping[str, object] | None = None,
     result: str = "done",
 ) -> None:
-    """Append one row on ``connection``, inside whatever transaction it is in, and log who did what to what.
+    """Append one row on ``connection``, in the transaction it is in, and log who did what to what.
 
-    ``result`` is 'done', 'asked', 'already', 'forbidden' (the state says no), 'locked' (another
-    transaction held it), 'denied' (the role says no),
-    'refused' (a cross-site request) or 'missing'. Text is cut to bounds a page can show.
+    ``result`` is 'done', 'asked', 'already', 'forbidden' (the state says no), 'locked' (another transaction
+    held the row), 'denied' (the role says no), 'refused' (a cross-site request) or 'missing'. Texts are cut
+    to 500 characters.
     """
     values = (
         _short(actor.name),
@@ -122,7 +121,7 @@ def record(
 
 
 def _log(actor: Actor, action: str, target_type: str | None, target_id: object, result: str) -> None:
-    """Write the line: no reason and no payload, in which secrets may be. The engine tells of itself."""
+    """Log the act without reason and payload, which may hold secrets. The engine logs its own moves."""
     if actor.source == ENGINE.source:
         return
     name = "" if target_id is None else f":{_short(str(target_id))}"
@@ -130,11 +129,11 @@ def _log(actor: Actor, action: str, target_type: str | None, target_id: object, 
         log.note, action, by=_short(actor.name), role=actor.role.value, source=actor.source,
         target=f"{target_type}{name}" if target_type else None, result=result, request_id=actor.request_id,
     )  # fmt: skip
-    waiting = _waiting.get()
-    if waiting is None:
+    pending = _pending.get()
+    if pending is None:
         line()
     else:
-        waiting.append(line)
+        pending.append(line)
 
 
 def _short(text: str) -> str:
@@ -143,5 +142,5 @@ def _short(text: str) -> str:
     return clean.encode("utf-8", "replace").decode()
 
 
-def _json(value: Mapping[str, Any] | None) -> str | None:
+def _json(value: Mapping[str, object] | None) -> str | None:
     return None if value is None else json.dumps(value, default=str)

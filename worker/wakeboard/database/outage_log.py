@@ -1,7 +1,7 @@
-"""Log lines about a trouble that lasts, at most one a minute: the database or its tables are away, or it
+"""Log lines about a failure that lasts, at most one a minute: the database or its tables are missing, or it
 refuses the same thing again and again.
 
-Each connection tells its own outage; of missing tables a process speaks with one voice.
+Each connection reports its own outage. Missing tables are reported once for the whole process.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ from threading import Lock
 from time import monotonic
 
 from wakeboard.config import log
-from wakeboard.database.db import without_tables
+from wakeboard.database.db import explain_missing_tables
 
-# Tries come twice a second at first, and for as long as an outage lasts.
-SAID_AGAIN_SECONDS = 60.0
-# Of so many different warnings at most a process remembers that it gave them.
+REPEAT_SECONDS = 60.0
+# How many different warnings a process remembers.
 MOST_WARNINGS = 100
 
 
@@ -26,59 +25,59 @@ class OutageLog:
     def __init__(self, connection: str) -> None:
         self._connection = connection
         self._since: float | None = None
-        self._said_at = 0.0
+        self._reported_at = 0.0
 
-    def lost(self, sentence: str, **fields: object) -> None:
-        """The connection was lost, or could not be made again: say so, unless that was said a moment ago."""
+    def report_failure(self, sentence: str, **fields: object) -> None:
+        """Log that the connection is lost or cannot be opened, at most once in REPEAT_SECONDS."""
         now = monotonic()
         if self._since is None:
             self._since = now
-        elif now - self._said_at < SAID_AGAIN_SECONDS:
+        elif now - self._reported_at < REPEAT_SECONDS:
             return
-        self._said_at = now
+        self._reported_at = now
         log.warn(sentence, connection=self._connection, **fields)
 
-    def back(self) -> None:
-        """It works: say for how long it did not."""
+    def report_recovery(self) -> None:
+        """Log how long the outage took, if there was one."""
         if self._since is not None:
             away, self._since = monotonic() - self._since, None
             log.note("The database answers again.", connection=self._connection, away_seconds=away)
 
 
 class MissingTables:
-    """Tables that the database lacks, or has as another version had them. Any thread may meet that."""
+    """Tables that the database lacks, or has from another version. Safe from any thread."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._names = set[str]()
         self._sentence = ""
-        self._since = self._said_at = 0.0
+        self._since = self._warned_at = 0.0
 
     @property
     def names(self) -> frozenset[str]:
-        """What could not be done for want of them, and has not been done since."""
+        """The tasks that failed for want of tables and have not succeeded since."""
         return frozenset(self._names)
 
-    def met(self, name: str, failure: Exception) -> None:
-        """``name`` cannot be done, as ``failure`` (of NO_TABLES, or with a state of theirs) tells."""
+    def add(self, name: str, failure: Exception) -> None:
+        """Note that the task ``name`` failed by ``failure``, of MISSING_TABLE_ERRORS or of their states."""
         with self._lock:
             if not self._names:
-                self._since, self._said_at = monotonic(), 0.0
+                self._since, self._warned_at = monotonic(), 0.0
             self._names.add(name)
-            self._sentence = without_tables(failure)
-        self.remind()
+            self._sentence = explain_missing_tables(failure)
+        self.warn()
 
-    def remind(self) -> None:
-        """Say what is missing and how it is made, unless that was said less than a minute ago."""
+    def warn(self) -> None:
+        """Log what is missing and what to do, unless that was logged less than a minute ago."""
         with self._lock:
             now = monotonic()
-            if not self._names or (self._said_at and now - self._said_at < SAID_AGAIN_SECONDS):
+            if not self._names or (self._warned_at and now - self._warned_at < REPEAT_SECONDS):
                 return
-            self._said_at = now
+            self._warned_at = now
             log.warn(self._sentence)
 
-    def over(self, name: str) -> None:
-        """``name`` was done. The last one of all says that it is over."""
+    def remove(self, name: str) -> None:
+        """Note that the task ``name`` succeeded; the last one logs that the tables are there."""
         if name not in self._names:
             return
         with self._lock:
@@ -88,34 +87,34 @@ class MissingTables:
 
 
 @dataclass(slots=True)
-class _Warned:
-    until: float
-    untold: int = 0
+class _LastWarning:
+    quiet_until: float
+    suppressed: int = 0
 
 
-class RepeatedWarnings:
-    """Warnings that one process gives again and again: each at most once in SAID_AGAIN_SECONDS.
+class WarningThrottle:
+    """Logs each of many warnings at most once in REPEAT_SECONDS.
 
     The next line about the same says how often it came since the last one.
     """
 
     def __init__(self) -> None:
-        self._warned: dict[Hashable, _Warned] = {}
+        self._last: dict[Hashable, _LastWarning] = {}
 
     def warn(self, key: Hashable, sentence: str, **fields: object) -> None:
-        """Warn about ``key``, a row or a statement, unless that was done a moment ago."""
+        """Warn about ``key``, a row or a statement, unless that was done less than REPEAT_SECONDS ago."""
         now = monotonic()
-        before = self._warned.get(key)
-        if before is not None and before.until > now:
-            before.untold += 1
+        last = self._last.get(key)
+        if last is not None and last.quiet_until > now:
+            last.suppressed += 1
             return
-        kept_since = now - SAID_AGAIN_SECONDS
-        self._warned = {
-            known: warned
-            for known, warned in self._warned.items()
-            if warned.until > (kept_since if warned.untold else now)
+        # One that suppressed others is remembered for a second period, to report their number.
+        self._last = {
+            each: warning
+            for each, warning in self._last.items()
+            if warning.quiet_until > (now - REPEAT_SECONDS if warning.suppressed else now)
         }
-        if len(self._warned) < MOST_WARNINGS:
-            self._warned[key] = _Warned(now + SAID_AGAIN_SECONDS)
-            times = before.untold + 1 if before is not None and before.untold else None
+        if len(self._last) < MOST_WARNINGS:
+            self._last[key] = _LastWarning(now + REPEAT_SECONDS)
+            times = last.suppressed + 1 if last is not None and last.suppressed else None
             log.warn(sentence, **fields, times=times)

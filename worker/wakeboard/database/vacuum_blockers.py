@@ -1,6 +1,6 @@
-"""What keeps dead rows from being cleared away: open transactions, prepared ones, slots, standbys.
+"""What keeps VACUUM from removing dead rows: open and prepared transactions, replication slots, standbys.
 
-The one place that says how long a transaction may be open before somebody is told. Asks, and ends nothing.
+Says how long a transaction may be open before people are warned. Reads only, and ends nothing.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ from wakeboard.database.read import read_all
 if TYPE_CHECKING:
     from wakeboard.database.read import Connection
 
-# No transaction of ours lives longer: a statement of ours ends after 30 s, and so does a session of ours that
-# idles inside a transaction (see database.db). What is open for longer is somebody else's, or a handler's.
+# Longer than any transaction of ours: a statement ends after 30 s, and so does a session that idles inside a
+# transaction (see database.db). What is open for longer is another program's, or a handler's.
 LONG_TRANSACTION_SECONDS = 60
-# Behind a snapshot that old claims were measured at a quarter of their pace (200,000 runs churned).
+# Behind a snapshot of this age claims run at a quarter of their pace (measured after 200,000 runs).
 MANY_TRANSACTIONS = 100_000
 # A slot that nobody reads keeps the write-ahead log until the disk is full.
-MUCH_LOG_BYTES = 1_000_000_000
+LARGE_LOG_BYTES = 1_000_000_000
 MOST_SESSIONS = 10
-LONGEST_STATEMENT = 300
+STATEMENT_LENGTH = 300
 
-# Other roles' sessions tell a role without pg_monitor their name and age in transactions, nothing more.
+# A role without pg_monitor sees of other roles' sessions the name and the age in transactions alone.
 HIDDEN = "state IS NULL AND query = '<insufficient privilege>'"
-HOLDERS = f"""
+BLOCKERS = f"""
 (SELECT 'session' AS kind, pid::text AS id, coalesce(application_name, '') AS name, usename::text AS owner,
     state, xact_start AS began_at, extract(epoch FROM clock_timestamp() - xact_start)::float8 AS seconds,
     greatest(age(backend_xmin), age(backend_xid)) AS transactions,
-    CASE WHEN {HIDDEN} THEN NULL ELSE left(query, {LONGEST_STATEMENT}) END AS statement,
+    CASE WHEN {HIDDEN} THEN NULL ELSE left(query, {STATEMENT_LENGTH}) END AS statement,
     {HIDDEN} AS is_hidden, NULL::float8 AS log_bytes
 FROM pg_stat_activity
 WHERE pid <> pg_backend_pid() AND datname = current_database()
@@ -53,8 +53,8 @@ SELECT 'standby', pid::text, coalesce(application_name, ''), usename::text, stat
     age(backend_xmin), NULL, false, NULL
 FROM pg_stat_replication WHERE backend_xmin IS NOT NULL
 """
-# Whether this role sees other roles' sessions, and how many of them it does not.
-SIGHT = f"""
+# Whether this role sees other roles' sessions, and how many are hidden from it.
+VISIBILITY = f"""
 SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') AS sees_all, current_user::text AS role,
     (SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND {HIDDEN}) AS hidden
 """
@@ -82,7 +82,7 @@ class VacuumBlocker:
 
     @property
     def title(self) -> str:
-        """What it is called in a sentence."""
+        """Its name in a sentence."""
         if self.kind == "session":
             return f"A transaction of “{self.name or 'a program without a name'}” (pid {self.id})"
         words = {"prepared": "The prepared transaction", "slot": "The replication slot"}
@@ -93,14 +93,14 @@ class VacuumBlocker:
         """Whether it is older than anything of ours, or keeps more than it should."""
         if self.kind in ("session", "prepared") and self.seconds is not None:
             return self.seconds > LONG_TRANSACTION_SECONDS
-        return (self.transactions or 0) > MANY_TRANSACTIONS or (self.log_bytes or 0) > MUCH_LOG_BYTES
+        return (self.transactions or 0) > MANY_TRANSACTIONS or (self.log_bytes or 0) > LARGE_LOG_BYTES
 
     @property
     def says(self) -> str:
-        """What it does, in one sentence."""
-        if (self.log_bytes or 0) > MUCH_LOG_BYTES:
-            kept = f"{(self.log_bytes or 0) / 1e9:.1f} GB of the write-ahead log"
-            return f"{self.title} keeps {kept} ({self.state})."
+        """What it holds back, in one sentence."""
+        if (self.log_bytes or 0) > LARGE_LOG_BYTES:
+            amount = f"{(self.log_bytes or 0) / 1e9:.1f} GB of the write-ahead log"
+            return f"{self.title} keeps {amount} ({self.state})."
         if self.seconds is None:
             return f"{self.title} holds back what {self.transactions or 0} transactions left behind."
         open_for = f"{self.title} has been open for {format_duration(int(self.seconds))}"
@@ -110,10 +110,10 @@ class VacuumBlocker:
 
     @property
     def mend(self) -> str:
-        """What ends it."""
+        """How to end it."""
         if self.kind == "session":
-            what = "A dump ends by itself. Else, if" if self.name == "pg_dump" else "If"
-            return f"{what} nobody needs it: SELECT pg_terminate_backend({self.id})"
+            condition = "A dump ends by itself. Else, if" if self.name == "pg_dump" else "If"
+            return f"{condition} nobody needs it: SELECT pg_terminate_backend({self.id})"
         quoted = self.id.replace("'", "''")
         if self.kind == "prepared":
             return f"Ask whoever prepared it, then: ROLLBACK PREPARED '{quoted}' (or COMMIT PREPARED)"
@@ -130,11 +130,11 @@ class SessionVisibility(NamedTuple):
     hidden: int
 
 
-def holders(connection: Connection) -> list[VacuumBlocker]:
-    """Return what may hold dead rows back, of what this role may see: the oldest transaction comes first."""
-    return read_all(connection, HOLDERS, VacuumBlocker)
+def find_blockers(connection: Connection) -> list[VacuumBlocker]:
+    """Return what may hold dead rows back, as far as this role can see, the oldest transaction first."""
+    return read_all(connection, BLOCKERS, VacuumBlocker)
 
 
-def sight(connection: Connection) -> SessionVisibility:
+def read_visibility(connection: Connection) -> SessionVisibility:
     """Return what this role sees of other roles' sessions."""
-    return read_all(connection, SIGHT, SessionVisibility)[0]
+    return read_all(connection, VISIBILITY, SessionVisibility)[0]

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from wakeboard.core.run_spec import Encoder, EnqueueError, NewRun, payload_limit
-from wakeboard.database.callers import runner, unwrap
+from wakeboard.database.caller_connection import executor, unwrap
 from wakeboard.queue.handler_connection import own_connection
 
 MOST_TRIES = 5
@@ -71,7 +71,7 @@ def enqueue(
             )  # fmt: skip
     run = NewRun(job_type, payload, run_at, delay, key, priority, max_attempts, enqueued_by, traceparent)
     values = run.columns(payload_limit(), encoder)
-    execute = runner(target)
+    execute = executor(target)
     if values[2:] == _PLAIN:
         return int(execute(INSERT_PLAIN, values[:2])[0][0])
     for _ in range(MOST_TRIES):

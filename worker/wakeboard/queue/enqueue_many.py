@@ -14,7 +14,7 @@ from psycopg.errors import UniqueViolation
 from psycopg.rows import tuple_row
 
 from wakeboard.core.run_spec import Encoder, EnqueueError, NewRun, RunColumns, check_names, payload_limit
-from wakeboard.database.callers import array, is_psycopg, runner, unwrap
+from wakeboard.database.caller_connection import array, executor, is_psycopg, unwrap
 from wakeboard.queue.bulk_copy import copy, may_copy, reserve
 from wakeboard.queue.enqueue import MOST_TRIES, check_key_type
 from wakeboard.queue.handler_connection import own_connection
@@ -269,7 +269,7 @@ def _execute_each(target: Any, statement: str, values: Iterable[Sequence[object]
     On a connection of psycopg's the server works on one while the next is made and sent.
     """
     if not is_psycopg(target):
-        execute = runner(target)
+        execute = executor(target)
         return [execute(statement, each) for each in values]
     cursor = target.cursor(row_factory=tuple_row)
     cursor.executemany(statement, values, returning=True)

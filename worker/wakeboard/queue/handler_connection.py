@@ -18,8 +18,8 @@ import psycopg
 from psycopg.pq import TransactionStatus
 
 from wakeboard.config.settings import default_data_dir
-from wakeboard.database.answer_timeout import TimedConnection, answering_within
-from wakeboard.database.db import PROOF_SECONDS, DatabaseError, connect
+from wakeboard.database.db import CHECK_SECONDS, DatabaseError, connect
+from wakeboard.database.timed_connection import TimedConnection, answer_timeout
 
 Connection = TimedConnection
 
@@ -46,7 +46,7 @@ class ThreadConnection:
             return False
         if time.monotonic() - self.used_at > _TRUSTED_SECONDS:
             try:
-                with answering_within(self.connection, PROOF_SECONDS):
+                with answer_timeout(self.connection, CHECK_SECONDS):
                     self.connection.execute("")
             except psycopg.Error:
                 return False

@@ -13,7 +13,7 @@ from wakeboard.core.answer import Answer
 from wakeboard.core.builtin_payloads import is_builtin
 from wakeboard.core.run_spec import EnqueueError, NewRun
 from wakeboard.core.states import Role
-from wakeboard.database.audit import Actor, acting, record
+from wakeboard.database.audit import Actor, audited_transaction, record
 from wakeboard.database.read import read_one
 from wakeboard.queue.enqueue import KeyTaken, enqueue
 from wakeboard.queue.operator import permit
@@ -41,7 +41,7 @@ def enqueue_by_hand(connection: Connection, run: NewRun, actor: Actor, reason: s
     Returns 'done', 'already' (a run has that key), 'invalid' (no such type) or 'denied'. Raises EnqueueError
     with a sentence when the run is refused; nothing is written then.
     """
-    with acting(connection):
+    with audited_transaction(connection):
         if refusal := permit(connection, actor, "run.enqueue", "type", run.job_type):
             return refusal
         # The payload says which program is run: with WAKEBOARD_ALLOW_COMMANDS that is a shell.

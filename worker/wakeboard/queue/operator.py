@@ -21,7 +21,7 @@ from wakeboard.core.run_spec import payload_limit, payload_text
 from wakeboard.core.states import CANCELLABLE, CLAIMABLE, ENDED, VERBS, sql_list
 from wakeboard.database.audit import Actor, record
 from wakeboard.database.db import LOCKED
-from wakeboard.database.poison_rows import is_refusal, with_rules_at_once
+from wakeboard.database.poison_rows import is_refusal, retry_with_immediate_constraints
 from wakeboard.database.read import read_one
 from wakeboard.queue import token_scope
 from wakeboard.queue.engine.reaping import RELEASE_LEASE, RELEASE_UNBEGUN
@@ -188,7 +188,7 @@ def act(
             )  # fmt: skip
             return answer
 
-    return with_rules_at_once(connection, attempt)
+    return retry_with_immediate_constraints(connection, attempt)
 
 
 def _try_move(

@@ -242,16 +242,16 @@ class Supervisor:
         signal.set_wakeup_fd(self._inbox.rope, warn_on_full_buffer=False)
         for number in stop_signals.ENDS:
             signal.signal(number, self._on_signal)
-        stop_signals.outlast(signal.SIGHUP)
+        stop_signals.set_no_action(signal.SIGHUP)
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         self._children.start()
         self._lease.start()
         self._background.start()
         slots, app = self._settings.concurrency, self._settings.app
         # Cron mails whatever a tick prints: one that finds nothing to do prints nothing.
-        say = log.hold if self._until_drained else log.note
+        say = log.defer if self._until_drained else log.note
         say("Worker started.", worker_id=self.worker_id, slots=slots, app=app)
-        if stop_signals.was_asked():
+        if stop_signals.is_stop_requested():
             self.stop("asked while it started")
 
     def _on_signal(self, number: int, _frame: object) -> None:
@@ -273,8 +273,8 @@ class Supervisor:
         self._say_goodbye()
         self._connections.close()
         signal.set_wakeup_fd(-1)
-        stop_signals.end()
-        if self._exit_code == 0 and log.drop_held():
+        stop_signals.ignore()
+        if self._exit_code == 0 and log.drop_deferred():
             return
         log.note("Worker stopped.", worker_id=self.worker_id, left_running=len(self._holdings) or None)
 
@@ -357,9 +357,6 @@ class Supervisor:
         """Look at what time brings: lost connections, limits of runs, restarts, the shutdown deadline."""
         self._watched_at = monotonic()
         self._connections.look()
-        for watchdog in (self._lease.watchdog, *self._background.watchdogs):
-            if watchdog.check():
-                log.warn("The database has not answered a thread for too long; its connection was shut.")
         self._leave_without_threads()
         self._limits.step()
         self._slots.step()

@@ -26,7 +26,7 @@ from wakeboard.core.text.sanitize import first_line
 from wakeboard.core.time.clock_skew import is_since
 from wakeboard.database.audit import ENGINE
 from wakeboard.database.db import LOCKED
-from wakeboard.database.poison_rows import is_refusal, reason
+from wakeboard.database.poison_rows import is_refusal, refusal_reason
 from wakeboard.database.read import read_all
 from wakeboard.queue.definitions import Definition, DefinitionError, create, edit
 
@@ -183,7 +183,7 @@ def _write_each(
         except psycopg.Error as refused:
             if not is_refusal(refused):
                 raise
-            log.warn("A registered schedule was refused.", job_type=name, error=reason(refused))
+            log.warn("A registered schedule was refused.", job_type=name, error=refusal_reason(refused))
     return locked
 
 

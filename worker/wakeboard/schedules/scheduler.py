@@ -23,8 +23,8 @@ from psycopg import Connection
 from wakeboard.config import log
 from wakeboard.core.time.clock_skew import is_ahead, is_before
 from wakeboard.database.index_predicates import IS_UNDER_WAY
-from wakeboard.database.outage_log import RepeatedWarnings
-from wakeboard.database.poison_rows import Parts, is_refusal, reason
+from wakeboard.database.outage_log import WarningThrottle
+from wakeboard.database.poison_rows import RowBatches, is_refusal, refusal_reason
 from wakeboard.database.read import read_all
 from wakeboard.schedules.planner import (
     Decision,
@@ -110,7 +110,7 @@ WHERE id = %(id)s
 WAIT = "UPDATE wakeboard.job_definitions SET next_fire_at = coalesce(next_fire_at, %s) WHERE id = %s"
 
 LogLine = Callable[[], None]
-_warnings = RepeatedWarnings()
+_warnings = WarningThrottle()
 
 
 class SchedulerResult(NamedTuple):
@@ -125,14 +125,14 @@ def settle(connection: Connection) -> SchedulerResult:
 
     Where the database refuses one definition, the others are settled without it.
     """
-    parts: Parts[int] = Parts()
+    parts: RowBatches[int] = RowBatches()
     results = [_settle_part(connection, None, parts)]
     results += [_settle_part(connection, part, parts) for part in parts]
     due = sum(result.due for result in results)
     return SchedulerResult(due, due > 0 and any(result.has_more for result in results))
 
 
-def _settle_part(connection: Connection, ids: Sequence[int] | None, parts: Parts[int]) -> SchedulerResult:
+def _settle_part(connection: Connection, ids: Sequence[int] | None, parts: RowBatches[int]) -> SchedulerResult:
     """Settle what is due (of ``ids`` only) in one transaction; leave its halves in ``parts`` if refused."""
     definitions: list[ScheduledDefinition] = []
     lines: list[LogLine] = []
@@ -156,7 +156,7 @@ def _settle_part(connection: Connection, ids: Sequence[int] | None, parts: Parts
 
 def _postpone(connection: Connection, definition: ScheduledDefinition, refused: psycopg.Error) -> int:
     """Leave a refused fire due, and store the reason; return how many definitions were postponed."""
-    why = reason(refused)
+    why = refusal_reason(refused)
     _warnings.warn(
         definition.name, "The database refuses the run of a schedule.", schedule=definition.name,
         job_type=definition.job_type, error=why,

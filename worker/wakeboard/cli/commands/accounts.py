@@ -1,4 +1,4 @@
-"""``user``, ``token``, ``login-link``: who may come in, and as what."""
+"""``user``, ``token``, ``login-link``: who may sign in, and with which role."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import getpass
 import socket
 import sys
 from ipaddress import ip_address
-from typing import Any
 from urllib.parse import urlsplit
 
 import click
 
 from wakeboard.accounts import users
-from wakeboard.cli import reach
-from wakeboard.cli.flags import CommandGroup, LeafCommand, is_json, settings
-from wakeboard.cli.printing import answer, listing
-from wakeboard.cli.refusals import WrongUse
-from wakeboard.cli.terminal import tell
+from wakeboard.cli.connection import connect
+from wakeboard.cli.exceptions import WrongUse
+from wakeboard.cli.flags import CommandGroup, LeafCommand, is_json, read_settings
+from wakeboard.cli.printing import print_result, print_table
+from wakeboard.cli.terminal import print_notice
 from wakeboard.config.settings import Settings
+from wakeboard.core.process import os_user
 from wakeboard.core.states import Role
 from wakeboard.database.audit import terminal_actor
 
@@ -34,7 +34,7 @@ TOKENS = (
     "used_at",
 )  # fmt: skip
 
-ANSWER_SECONDS = 2.0
+CONNECT_SECONDS = 2.0
 
 
 @click.group(cls=CommandGroup)
@@ -49,17 +49,17 @@ def user() -> None:
 def add(name: str, role: str, password_stdin: bool) -> None:
     """Add a person; the password is asked for, or read with --password-stdin."""
     password = _password(password_stdin)
-    with reach.connection() as connection:
+    with connect() as connection:
         users.create_user(connection, terminal_actor(), name, Role(role), password)
-    answer({"name": name, "role": role, "changed": True}, f"User {name} was added as {role}.")
+    print_result({"name": name, "role": role, "changed": True}, f"User {name} was added as {role}.")
 
 
 @user.command("list")
 def list_users() -> None:
     """List people, their roles and open sessions."""
-    with reach.connection() as connection:
-        listing(
-            users.list_users(connection, settings().session_idle_seconds),
+    with connect() as connection:
+        print_table(
+            users.list_users(connection, read_settings().session_idle_seconds),
             USERS,
             "There are no users. Add one: wakeboard user add NAME --role admin",
         )
@@ -70,10 +70,10 @@ def list_users() -> None:
 @ROLE
 def role(name: str, role: str) -> None:
     """Give a person another role, from the next request on."""
-    with reach.connection() as connection:
-        changed = users.set_role(connection, terminal_actor(), name, Role(role))
-    word = "now" if changed else "already"
-    answer({"name": name, "role": role, "changed": changed}, f"User {name} is {word} {role}.")
+    with connect() as connection:
+        is_changed = users.set_role(connection, terminal_actor(), name, Role(role))
+    word = "now" if is_changed else "already"
+    print_result({"name": name, "role": role, "changed": is_changed}, f"User {name} is {word} {role}.")
 
 
 @user.command()
@@ -82,27 +82,29 @@ def role(name: str, role: str) -> None:
 def passwd(name: str, password_stdin: bool) -> None:
     """Set a person's password and end every session of theirs."""
     password = _password(password_stdin)
-    with reach.connection() as connection:
+    with connect() as connection:
         users.set_password(connection, terminal_actor(), name, password)
-    answer({"name": name, "changed": True}, f"The password of {name} was changed; their sessions ended.")
+    print_result(
+        {"name": name, "changed": True}, f"The password of {name} was changed; their sessions ended."
+    )
 
 
 @user.command()
 @click.argument("name")
 def disable(name: str) -> None:
     """Shut a person out, at once."""
-    with reach.connection() as connection:
-        changed = users.disable_user(connection, terminal_actor(), name)
-    answer({"name": name, "changed": changed}, f"User {name} is {'' if changed else 'already '}disabled.")
+    with connect() as connection:
+        _print_change(
+            name, users.disable_user(connection, terminal_actor(), name), f"User {name}", "disabled"
+        )
 
 
 @user.command()
 @click.argument("name")
 def enable(name: str) -> None:
     """Let a disabled person in again."""
-    with reach.connection() as connection:
-        changed = users.enable_user(connection, terminal_actor(), name)
-    answer({"name": name, "changed": changed}, f"User {name} is {'' if changed else 'already '}enabled.")
+    with connect() as connection:
+        _print_change(name, users.enable_user(connection, terminal_actor(), name), f"User {name}", "enabled")
 
 
 @click.group(cls=CommandGroup)
@@ -118,38 +120,40 @@ def token() -> None:
 def create(name: str, role: str, days: int | None, job_types: tuple[str, ...]) -> None:
     """Create a token and print it, this once."""
     types = list(dict.fromkeys(job_types)) or None
-    with reach.connection() as connection:
-        made = users.create_token(connection, terminal_actor(), name, Role(role), days, types)
+    with connect() as connection:
+        secret = users.create_token(connection, terminal_actor(), name, Role(role), days, types)
         unknown = users.unknown_types(connection, types or [])
-    answer({"token": made, "name": name, "role": role, "job_types": types}, made)
+    print_result({"token": secret, "name": name, "role": role, "job_types": types}, secret)
     for each in unknown:
-        tell(f"No worker has registered a job type '{each}' yet; the token holds for it once one does.")
-    tell("It is not shown again. Use it as: Authorization: Bearer <token>")
+        print_notice(
+            f"No worker has registered a job type '{each}' yet; the token holds for it once one does."
+        )
+    print_notice("It is not shown again. Use it as: Authorization: Bearer <token>")
     if days is None:
-        tell("It never expires: revoke it when nobody needs it, or make one that ends, with --days 90.")
+        print_notice(
+            "It never expires: revoke it when nobody needs it, or make one that ends, with --days 90."
+        )
 
 
 @token.command("list")
 def list_tokens() -> None:
     """List tokens, without their secrets."""
-    with reach.connection() as connection:
-        found = users.list_tokens(connection)
+    with connect() as connection:
+        rows = users.list_tokens(connection)
     if not is_json():
-        found = [row | ({"expires_at": "never"} if _is_endless(row) else {}) for row in found]
-    listing(found, TOKENS, "There are no tokens.")
-
-
-def _is_endless(token: dict[str, Any]) -> bool:
-    return token["is_valid"] and token["expires_at"] is None
+        never = {"expires_at": "never"}
+        rows = [row | never if row["is_valid"] and row["expires_at"] is None else row for row in rows]
+    print_table(rows, TOKENS, "There are no tokens.")
 
 
 @token.command()
 @click.argument("name")
 def revoke(name: str) -> None:
     """End a token, at once."""
-    with reach.connection() as connection:
-        changed = users.revoke_token(connection, terminal_actor(), name)
-    answer({"name": name, "changed": changed}, f"Token {name} is {'' if changed else 'already '}revoked.")
+    with connect() as connection:
+        _print_change(
+            name, users.revoke_token(connection, terminal_actor(), name), f"Token {name}", "revoked"
+        )
 
 
 @click.command(cls=LeafCommand, settings=("database_url", "data_dir", "bind", "certificate"))
@@ -159,39 +163,40 @@ def login_link() -> None:
     It leads to WAKEBOARD_PUBLIC_URL when that is set and no --bind is given. Name with --bind where the
     dashboard listens when that is not the default, and with --certificate what it has for TLS of its own.
     """
-    own = settings()
-    is_public = own.public_url and own.origins["bind"] != "flag"
-    address = str(own.public_url).rstrip("/") if is_public else base_address(own)
-    with reach.connection() as connection:
-        made = users.create_login_link(connection, os_user())
-    answer({"url": f"{address}/login?token={made}", "token": made}, f"{address}/login?token={made}")
-    if not is_public and not _somebody_listens(address):
-        tell(f"Nothing answers at {address}. If the dashboard listens elsewhere: --bind HOST:PORT")
+    settings = read_settings()
+    is_public = settings.public_url and settings.origins["bind"] != "flag"
+    address = str(settings.public_url).rstrip("/") if is_public else base_address(settings)
+    with connect() as connection:
+        secret = users.create_login_link(connection, os_user.name())
+    url = f"{address}/login?token={secret}"
+    print_result({"url": url, "token": secret}, url)
+    if not is_public and not _is_listening(address):
+        print_notice(f"Nothing answers at {address}. If the dashboard listens elsewhere: --bind HOST:PORT")
 
 
-def _somebody_listens(address: str) -> bool:
+def _is_listening(address: str) -> bool:
     parts = urlsplit(address)
     try:
-        socket.create_connection((parts.hostname, parts.port or 80), timeout=ANSWER_SECONDS).close()
-    except (OSError, UnicodeError):  # A name that cannot be one is refused in the latter way.
+        socket.create_connection((parts.hostname, parts.port or 80), timeout=CONNECT_SECONDS).close()
+    except (OSError, UnicodeError):  # The latter for text that cannot be a host name.
         return False
     return True
 
 
-def base_address(own: Settings) -> str:
-    """Return the address at which a browser here reaches the dashboard that has these settings."""
-    host, _, port = own.bind.rpartition(":")
+def base_address(settings: Settings) -> str:
+    """Return the URL at which a browser on this machine reaches the dashboard with these settings."""
+    host, _, port = settings.bind.rpartition(":")
     try:
         if ip_address(host.strip("[]")).is_unspecified:
             host = "127.0.0.1"
     except ValueError:
         pass
-    return f"{'https' if own.certificate else 'http'}://{host}:{port}"
+    return f"{'https' if settings.certificate else 'http'}://{host}:{port}"
 
 
-def os_user() -> str:
-    """Return the name of who types."""
-    return terminal_actor().name.removeprefix("cli:")
+def _print_change(name: str, is_changed: bool, subject: str, state: str) -> None:
+    already = "" if is_changed else "already "
+    print_result({"name": name, "changed": is_changed}, f"{subject} is {already}{state}.")
 
 
 def _password(from_stdin: bool) -> str:

@@ -1,16 +1,16 @@
-"""``alerts``: what is watched and how it stands; send a test, silence, edit, switch on and off."""
+"""``alerts``: the rules and their states; send a test, silence, edit, switch on and off."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import click
 
 from wakeboard.alerts import test_message
-from wakeboard.cli import reach
-from wakeboard.cli.flags import CommandGroup, reason_option, settings
+from wakeboard.cli.connection import Connection, connect, database_now, read_rows
+from wakeboard.cli.flags import CommandGroup, read_settings, reason_option
 from wakeboard.cli.parameters import read_duration
-from wakeboard.cli.printing import listing, verdicts
+from wakeboard.cli.printing import print_answers, print_table
 from wakeboard.core.answer import Answer
 from wakeboard.core.rule_types import KINDS
 from wakeboard.database.audit import terminal_actor
@@ -32,10 +32,10 @@ def alerts() -> None:
 @alerts.command("list")
 def list_() -> None:
     """List the rules, those that fire first."""
-    with reach.connection() as connection:
-        now = reach.database_now(connection)
-        rows = [{**row, "state": moves.state_of(row)} for row in reach.rows(connection, RULES)]
-        listing(rows, COLUMNS, "There is no alert rule.", as_of=now)
+    with connect() as connection:
+        now = database_now(connection)
+        rows = [{**row, "state": moves.state_of(row)} for row in read_rows(connection, RULES)]
+    print_table(rows, COLUMNS, "There is no alert rule.", as_of=now)
 
 
 @alerts.command()
@@ -44,15 +44,12 @@ def list_() -> None:
 @reason_option
 def test(name: str | None, channel: str | None, reason: str | None) -> int:
     """Send a test message now, from this terminal's settings, and say what was answered."""
-    name = name or next(iter(KINDS))
-    with reach.connection() as connection:
-        rule_id = moves.find_rule_id(connection, name)
-        if rule_id is None:
-            return verdicts([_unknown(name)])
-        chosen = settings()
-        return verdicts(
-            [test_message.test(connection, chosen, rule_id, terminal_actor(), reason, channel=channel)]
-        )
+
+    def send(connection: Connection, rule_id: int) -> Answer:
+        settings = read_settings()
+        return test_message.test(connection, settings, rule_id, terminal_actor(), reason, channel=channel)
+
+    return _apply(name or next(iter(KINDS)), send)
 
 
 @alerts.command()
@@ -68,11 +65,10 @@ def test(name: str | None, channel: str | None, reason: str | None) -> int:
 @reason_option
 def silence(name: str, seconds: float, reason: str | None) -> int:
     """Send nothing about a rule for a while; it is still looked at."""
-    with reach.connection() as connection:
-        rule_id = moves.find_rule_id(connection, name)
-        if rule_id is None:
-            return verdicts([_unknown(name)])
-        return verdicts([moves.silence(connection, rule_id, seconds, terminal_actor(), reason)])
+    return _apply(
+        name,
+        lambda connection, rule_id: moves.silence(connection, rule_id, seconds, terminal_actor(), reason),
+    )
 
 
 @alerts.command()
@@ -81,7 +77,7 @@ def silence(name: str, seconds: float, reason: str | None) -> int:
 @reason_option
 def edit(name: str, numbers: tuple[str, ...], reason: str | None) -> int:
     """Change the numbers of a rule, such as: edit morning_report at=07:30."""
-    return _edited(name, dict(_pair(each) for each in numbers), reason)
+    return _edit(name, dict(_pair(each) for each in numbers), reason)
 
 
 @alerts.command()
@@ -89,7 +85,7 @@ def edit(name: str, numbers: tuple[str, ...], reason: str | None) -> int:
 @reason_option
 def on(name: str, reason: str | None) -> int:
     """Switch a rule on: on morning_report for a mail each morning."""
-    return _edited(name, {moves.ENABLED: "1"}, reason)
+    return _edit(name, {moves.ENABLED: "1"}, reason)
 
 
 @alerts.command()
@@ -97,7 +93,7 @@ def on(name: str, reason: str | None) -> int:
 @reason_option
 def off(name: str, reason: str | None) -> int:
     """Switch a rule off: it is not looked at, and tells nothing."""
-    return _edited(name, {moves.ENABLED: "0"}, reason)
+    return _edit(name, {moves.ENABLED: "0"}, reason)
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -107,15 +103,17 @@ def _pair(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _edited(name: str, given: Mapping[str, str], reason: str | None) -> int:
-    with reach.connection() as connection:
+def _edit(name: str, values: Mapping[str, str], reason: str | None) -> int:
+    return _apply(
+        name, lambda connection, rule_id: moves.edit(connection, rule_id, values, terminal_actor(), reason)
+    )
+
+
+def _apply(name: str, move: Callable[[Connection, int], Answer]) -> int:
+    """Call ``move`` with the id of the rule ``name``; print its answer and return the exit code."""
+    with connect() as connection:
         rule_id = moves.find_rule_id(connection, name)
         if rule_id is None:
-            return verdicts([_unknown(name)])
-        return verdicts([moves.edit(connection, rule_id, given, terminal_actor(), reason)])
-
-
-def _unknown(name: str) -> Answer:
-    return Answer(
-        name, None, "missing", f"There is no alert rule '{name[:60]}'; list them: wakeboard alerts list"
-    )
+            sentence = f"There is no alert rule '{name[:60]}'; list them: wakeboard alerts list"
+            return print_answers([Answer(name, None, "missing", sentence)])
+        return print_answers([move(connection, rule_id)])

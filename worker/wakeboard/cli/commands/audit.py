@@ -1,4 +1,4 @@
-"""``audit``: who did what, why, and what came of it, by the filters of the page."""
+"""``audit``: the audit log, by the filters of its page."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from zoneinfo import ZoneInfo
 
 import click
 
-from wakeboard.cli import reach
-from wakeboard.cli.flags import LeafCommand, is_json, settings
+from wakeboard.cli.connection import connect, database_now
+from wakeboard.cli.flags import LeafCommand, is_json, read_settings
 from wakeboard.cli.parameters import id_reader
-from wakeboard.cli.printing import listing
-from wakeboard.cli.terminal import tell
+from wakeboard.cli.printing import print_table
+from wakeboard.cli.terminal import print_notice
 from wakeboard.reporting.filters.values import in_zone, read_pairs
 
 COLUMNS = ("id", "at", "actor", "source", "action", "target_type", "target_id", "result", "reason")
@@ -40,19 +40,19 @@ COLUMNS = ("id", "at", "actor", "source", "action", "target_type", "target_id", 
 @click.option("--cursor", type=id_reader("an audit row"), metavar="ID", help="Go on below this id.")
 def audit(limit: int, cursor: int | None, **options: tuple[str, ...]) -> None:
     """List who did what, newest first. --json has what changed: before and after."""
-    # They bring SQLAlchemy along.
+    # Imported here, because they load SQLAlchemy.
     from wakeboard.reporting.filters.audit import FIELDS, search
     from wakeboard.reporting.filters.pages import read_page
     from wakeboard.reporting.filters.search import Start
 
-    given = [(name, text) for name, texts in options.items() for text in texts]
-    wanted = read_pairs(given, in_zone(FIELDS, ZoneInfo(settings().timezone)))
-    with reach.connection() as connection:
-        now = reach.database_now(connection)
-        found = search(wanted, now, start=None if cursor is None else Start(cursor))
-        page = read_page(connection, found, limit, cursor)
+    pairs = [(name, text) for name, texts in options.items() for text in texts]
+    filters = read_pairs(pairs, in_zone(FIELDS, ZoneInfo(read_settings().timezone)))
+    with connect() as connection:
+        now = database_now(connection)
+        matches = search(filters, now, start=None if cursor is None else Start(cursor))
+        page = read_page(connection, matches, limit, cursor)
     none = "Nothing matches so far." if page.below else "Nothing matches."
-    listing(page.rows, COLUMNS, none, as_of=now, next=page.below)
+    print_table(page.rows, COLUMNS, none, as_of=now, next=page.below)
     if page.below and not is_json():
         searched = "Only some rows were searched" if page.is_cut else "There are more"
-        tell(f"{searched}: --cursor {page.below}")
+        print_notice(f"{searched}: --cursor {page.below}")

@@ -12,21 +12,22 @@ from pathlib import Path
 
 import click
 
-from wakeboard.cli import reach
-from wakeboard.cli.flags import CommandGroup, settings
-from wakeboard.cli.printing import answer
-from wakeboard.cli.refusals import NotDone, WrongUse
-from wakeboard.cli.terminal import tell
+from wakeboard.cli.connection import Connection, connect, database_url, read_row
+from wakeboard.cli.exceptions import CommandFailed, WrongUse
+from wakeboard.cli.flags import CommandGroup, read_settings
+from wakeboard.cli.printing import print_result
+from wakeboard.cli.terminal import print_notice
 from wakeboard.config.settings import Settings
-from wakeboard.database import db as databases
-from wakeboard.database import embedded
+from wakeboard.database import embedded, migrations
 from wakeboard.database.audit import terminal_actor
-from wakeboard.database.embedded.identity import make_folders
+from wakeboard.database.db import DatabaseError
+from wakeboard.database.db import connect as open_connection
+from wakeboard.database.embedded.cluster_owner import make_folders
 from wakeboard.database.embedded.server import WaitNotice
 from wakeboard.maintenance.backups.dump import BackupError, contents, dump, load
 from wakeboard.maintenance.backups.new_life import BeforeRestore, begin_new_life, look
 
-FORGOTTEN = (
+DATA_LOSS = (
     "What was done since the backup is forgotten, effects included: runs that ended since then may run "
     "again, and what they sent may be sent again."
 )
@@ -42,58 +43,59 @@ def db() -> None:
 @db.command()
 def upgrade() -> None:
     """Bring the schema to this version's; safe when several do it at once."""
-    before, after = databases.migrate(reach.database_url(settings()))
-    changed = before != after
-    words = f"was brought from {before or 'nothing'} to {after}" if changed else f"is current: {after}"
-    answer({"before": before, "revision": after, "changed": changed}, f"The schema {words}.")
+    before, after = migrations.migrate(database_url(read_settings()))
+    is_changed = before != after
+    words = f"was brought from {before or 'nothing'} to {after}" if is_changed else f"is current: {after}"
+    print_result({"before": before, "revision": after, "changed": is_changed}, f"The schema {words}.")
 
 
 @db.command()
 def check() -> int:
     """Say whether the schema is this version's; exit code 1 when it is not."""
-    with reach.connection() as connection:
-        found, wanted = databases.current_revision(connection), databases.head_revision()
-        size = reach.one(connection, "SELECT pg_database_size(current_database()) AS bytes")
-    current, newer, mend = found == wanted, databases.is_newer(found), databases.way_to_head(found)
-    words = "is current" if current else f"is not current: this version needs {wanted}. {mend}"
-    if newer:
-        words = f"is not of this version, which needs {wanted}: {databases.NEWER} {mend}"
-    known = {
-        "revision": found,
-        "needed": wanted,
-        "current": current,
-        "newer": newer,
+    with connect() as connection:
+        revision, head = migrations.current_revision(connection), migrations.head_revision()
+        size = read_row(connection, "SELECT pg_database_size(current_database()) AS bytes")
+    is_current, is_newer = revision == head, migrations.is_newer(revision)
+    advice = migrations.upgrade_advice(revision)
+    if is_current:
+        words = "is current"
+    elif is_newer:
+        words = f"is not of this version, which needs {head}: {migrations.MIGRATED_BY_NEWER} {advice}"
+    else:
+        words = f"is not current: this version needs {head}. {advice}"
+    fields = {
+        "revision": revision, "needed": head, "current": is_current, "newer": is_newer,
         "bytes": size["bytes"] if size else None,
-    }
-    answer(known, f"The schema ({found or 'none'}) {words.rstrip('.')}.")
-    return 0 if current else 1
+    }  # fmt: skip
+    print_result(fields, f"The schema ({revision or 'none'}) {words.rstrip('.')}.")
+    return 0 if is_current else 1
 
 
 @db.command()
 def url() -> None:
     """Print the libpq URL of the database, its password included."""
-    found = reach.database_url(settings())
-    answer({"url": found}, found)
+    address = database_url(read_settings())
+    print_result({"url": address}, address)
 
 
 @db.command()
 @click.argument("arguments", nargs=-1)
 def shell(arguments: tuple[str, ...]) -> None:
     """Open psql on the database; arguments after -- go to psql."""
-    chosen = settings()
-    found = reach.database_url(chosen)
-    program = shutil.which("psql") if chosen.database_url else _own_psql()
+    settings = read_settings()
+    url = database_url(settings)
+    program = (
+        shutil.which("psql") if settings.database_url else str(embedded.binary("psql", settings.data_dir))
+    )
     if program is None:
-        raise NotDone("There is no psql here; install PostgreSQL's client, or use the URL: wakeboard db url")
-    # The URL may carry a password, which every user of the machine could read among the arguments.
-    os.execve(program, [program, *arguments], os.environ | _as_variables(found))
+        raise CommandFailed(
+            "There is no psql here; install PostgreSQL's client, or use the URL: wakeboard db url"
+        )
+    # Not as an argument: every user of the machine could read its password.
+    os.execve(program, [program, *arguments], os.environ | _libpq_variables(url))
 
 
-def _own_psql() -> str:
-    return str(embedded.binary("psql", settings().data_dir))
-
-
-def _as_variables(url: str) -> dict[str, str]:
+def _libpq_variables(url: str) -> dict[str, str]:
     from psycopg.conninfo import conninfo_to_dict
 
     names = {
@@ -103,22 +105,22 @@ def _as_variables(url: str) -> dict[str, str]:
         "sslrootcert": "PGSSLROOTCERT", "connect_timeout": "PGCONNECT_TIMEOUT",
         "target_session_attrs": "PGTARGETSESSIONATTRS",
     }  # fmt: skip
-    given = conninfo_to_dict(url)
-    return {names[key]: str(value) for key, value in given.items() if key in names and value is not None}
+    parameters = conninfo_to_dict(url)
+    return {names[key]: str(value) for key, value in parameters.items() if key in names and value is not None}
 
 
 @db.command()
 def stop() -> int:
     """Stop the embedded server, unless somebody uses it."""
-    chosen = settings()
-    if chosen.database_url is not None:
+    settings = read_settings()
+    if settings.database_url is not None:
         raise WrongUse(
             "A database URL is set, so there is no embedded server to stop. Stop that server itself."
         )
-    said = embedded.stop(chosen.data_dir)
-    stopped = not embedded.is_running(chosen.data_dir)
-    answer({"stopped": stopped, "message": said}, said)
-    return 0 if stopped else 1
+    sentence = embedded.stop(settings.data_dir)
+    is_stopped = not embedded.is_running(settings.data_dir)
+    print_result({"stopped": is_stopped, "message": sentence}, sentence)
+    return 0 if is_stopped else 1
 
 
 @db.command()
@@ -126,27 +128,27 @@ def stop() -> int:
 @click.option("--force", is_flag=True, help="Overwrite FILE when it exists.")
 def backup(file: Path | None, force: bool) -> None:
     """Write the embedded database into FILE, while all goes on; without FILE into DATA_DIR/backups."""
-    chosen = settings()
-    _require_embedded(chosen, 'pg_dump --format=custom --file=FILE "$WAKEBOARD_DATABASE_URL"')
-    if not embedded.has_cluster(chosen.data_dir):
-        # A fresh, empty one would be made and backed up, and the right one never.
-        raise NotDone(
-            f"There is no database in {chosen.data_dir}: set WAKEBOARD_DATA_DIR to the folder that up uses."
+    settings = read_settings()
+    _require_embedded(settings, 'pg_dump --format=custom --file=FILE "$WAKEBOARD_DATABASE_URL"')
+    if not embedded.has_cluster(settings.data_dir):
+        # A new, empty database would be created and backed up instead of the right one.
+        raise CommandFailed(
+            f"There is no database in {settings.data_dir}: set WAKEBOARD_DATA_DIR to the folder that up uses."
         )
-    url = reach.database_url(chosen)
-    target = _own_file(chosen) if file is None else file.absolute()
-    with databases.connect(url, name="wakeboard backup") as connection:
-        row = connection.execute("SELECT clock_timestamp()").fetchone()
-    programs = [embedded.binary(name, chosen.data_dir) for name in ("pg_dump", "pg_restore")]
+    url = database_url(settings)
+    target = _default_file(settings) if file is None else file.absolute()
+    with open_connection(url, name="wakeboard backup") as connection:
+        started = connection.execute("SELECT clock_timestamp()").fetchone()
+    assert started is not None
+    programs = [embedded.binary(name, settings.data_dir) for name in ("pg_dump", "pg_restore")]
     try:
-        size = dump(programs[0], programs[1], url, target, force=force, progress=WaitNotice(tell))
+        size = dump(programs[0], programs[1], url, target, force=force, progress=WaitNotice(print_notice))
     except BackupError as failed:
-        raise NotDone(str(failed)) from failed
-    assert row is not None
-    with databases.connect(url, name="wakeboard backup") as connection:
-        connection.execute(BACKED_UP, (row[0],))
+        raise CommandFailed(str(failed)) from failed
+    with open_connection(url, name="wakeboard backup") as connection:
+        connection.execute(BACKED_UP, started)
     sentence = f"Backed up into {target} ({size / 1e6:.1f} MB). Keep a copy on another machine."
-    answer({"file": str(target), "bytes": size, "backed_up_at": row[0]}, sentence)
+    print_result({"file": str(target), "bytes": size, "backed_up_at": started[0]}, sentence)
 
 
 @db.command()
@@ -154,104 +156,101 @@ def backup(file: Path | None, force: bool) -> None:
 @click.option("--yes", is_flag=True, help="Do not ask; what was done since the backup is forgotten.")
 def restore(file: Path, yes: bool) -> None:
     """Put the backup FILE in the place of the embedded database; the one before is kept aside."""
-    chosen = settings()
-    _require_embedded(chosen, 'pg_restore --dbname="$WAKEBOARD_DATABASE_URL" FILE, into an empty database')
-    _require_unused(chosen.data_dir)
-    program = embedded.binary("pg_restore", chosen.data_dir)
+    settings = read_settings()
+    _require_embedded(settings, 'pg_restore --dbname="$WAKEBOARD_DATABASE_URL" FILE, into an empty database')
+    _require_unused(settings.data_dir)
+    program = embedded.binary("pg_restore", settings.data_dir)
     try:
         contents(program, file)
-        tell(FORGOTTEN)
+        print_notice(DATA_LOSS)
         if not yes:
             click.confirm("Restore?", abort=True, err=True)
-        was_running = embedded.is_running(chosen.data_dir)
-        with _workshop(chosen.data_dir) as workshop:
-            running = _rebuild(workshop, program, file.absolute())
-            aside = embedded.exchange(chosen.data_dir, workshop)
+        was_running = embedded.is_running(settings.data_dir)
+        with _temporary_data_dir(settings.data_dir) as temporary:
+            running = _rebuild(temporary, program, file.absolute())
+            aside = embedded.swap_in(settings.data_dir, temporary)
     except BackupError as failed:
-        raise NotDone(str(failed)) from failed
-    _prove(chosen.data_dir, aside, was_running)
-    _say_done(file, aside, running)
-
-
-def _say_done(file: Path, aside: Path | None, running: int) -> None:
-    said = [f"Restored {file}."]
+        raise CommandFailed(str(failed)) from failed
+    _start_restored(settings.data_dir, aside, was_running)
+    sentences = [f"Restored {file}."]
     if running:
-        said.append(f"{running} runs were running then: they count as lost and run again by their rule.")
-    said += [FORGOTTEN, "Look at people and tokens: who was shut out since then is let in again."]
+        sentences.append(f"{running} runs were running then: they count as lost and run again by their rule.")
+    sentences += [DATA_LOSS, "Look at people and tokens: who was shut out since then is let in again."]
     if aside is not None:
-        said.append(f"The database before is kept in {aside}: remove it when all is well.")
-    found = {"file": str(file), "kept": None if aside is None else str(aside), "running": running}
-    answer(found | {"message": " ".join(said)}, "\n".join(said))
+        sentences.append(f"The database before is kept in {aside}: remove it when all is well.")
+    fields = {"file": str(file), "kept": None if aside is None else str(aside), "running": running}
+    print_result({**fields, "message": " ".join(sentences)}, "\n".join(sentences))
 
 
-def _require_embedded(chosen: Settings, instead: str) -> None:
-    """Raise WrongUse unless the database is the embedded one (``up`` hands its URL to what it starts)."""
-    if chosen.database_url is None:
+def _require_embedded(settings: Settings, instead: str) -> None:
+    """Raise WrongUse unless the database is the embedded one; ``up`` gives its processes that URL."""
+    if settings.database_url is None:
         return
-    own = None
+    embedded_url = None
     with suppress(embedded.EmbeddedError):
-        own = embedded.url(chosen.data_dir)
-    if chosen.database_url != own:
+        embedded_url = embedded.url(settings.data_dir)
+    if settings.database_url != embedded_url:
         raise WrongUse(
             "A database URL is set, and this command is for the embedded database. Use that server's own: "
             f"{instead}"
         )
 
 
-def _own_file(chosen: Settings) -> Path:
-    folder = chosen.data_dir / "backups"
+def _default_file(settings: Settings) -> Path:
+    folder = settings.data_dir / "backups"
     folder.mkdir(mode=0o700, exist_ok=True)
     return folder / f"wakeboard-{datetime.now(UTC):%Y%m%dT%H%M%SZ}.dump"
 
 
 def _require_unused(data_dir: Path) -> None:
-    """Raise NotDone, naming who is connected, while anybody is."""
-    connected = embedded.sessions(data_dir)
-    if not connected:
+    """Raise CommandFailed, with the names of the programs that are connected, if any."""
+    sessions = embedded.list_sessions(data_dir)
+    if not sessions:
         return
-    names = sorted({name for name, _ in connected})
-    raise NotDone(
-        f"The database is in use by {len(connected)} sessions ({', '.join(names)}). Stop wakeboard up, every "
+    names = sorted({name for name, _ in sessions})
+    raise CommandFailed(
+        f"The database is in use by {len(sessions)} sessions ({', '.join(names)}). Stop wakeboard up, every "
         "worker and dashboard, then restore."
     )
 
 
 @contextmanager
-def _workshop(data_dir: Path) -> Iterator[Path]:
-    """Give a data folder of its own beside the cluster, on the same disk, gone afterwards."""
+def _temporary_data_dir(data_dir: Path) -> Iterator[Path]:
+    """Create a data folder beside the cluster, on the same disk, and remove it afterwards."""
     make_folders(data_dir)
-    made = Path(tempfile.mkdtemp(prefix="restore-", dir=data_dir))
-    made.chmod(data_dir.stat().st_mode & 0o777)
+    folder = Path(tempfile.mkdtemp(prefix="restore-", dir=data_dir))
+    folder.chmod(data_dir.stat().st_mode & 0o777)
     try:
-        yield made
+        yield folder
     finally:
-        embedded.stop(made, only_if_unused=False)
-        shutil.rmtree(made, ignore_errors=True)
+        embedded.stop(folder, only_if_unused=False)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def _rebuild(workshop: Path, program: Path, file: Path) -> int:
-    """Make the restored cluster in ``workshop`` and stop it; return how many runs were running."""
-    teller = WaitNotice(tell)
-    server = embedded.start(workshop, progress=teller)
-    load(program, server.url, file, progress=teller)
-    databases.migrate(server.url)
-    with databases.connect(server.url, name="wakeboard restore", statement_timeout_seconds=0) as connection:
+def _rebuild(data_dir: Path, program: Path, file: Path) -> int:
+    """Create the restored cluster in ``data_dir`` and stop it; return how many runs were running."""
+    notice = WaitNotice(print_notice)
+    server = embedded.start(data_dir, progress=notice)
+    load(program, server.url, file, progress=notice)
+    migrations.migrate(server.url)
+    with open_connection(server.url, name="wakeboard restore", statement_timeout_seconds=0) as connection:
         running = begin_new_life(connection, terminal_actor(), "database.restore", str(file))
         connection.execute("ANALYZE")
-    embedded.stop(workshop, only_if_unused=False)
+    embedded.stop(data_dir, only_if_unused=False)
     return running
 
 
-def _prove(data_dir: Path, aside: Path | None, was_running: bool) -> None:
+def _start_restored(data_dir: Path, aside: Path | None, was_running: bool) -> None:
     """Start the server on the restored cluster; when it does not answer, bring the old one back."""
     try:
-        server = embedded.start(data_dir, progress=WaitNotice(tell))
-        with databases.connect(server.url, name="wakeboard restore") as connection:
-            databases.current_revision(connection)
-    except (embedded.EmbeddedError, databases.DatabaseError) as failed:
-        kept = embedded.put_back(data_dir, aside)
-        raise NotDone(
-            f"The restored database did not start: {failed} The one before is back; the other is in {kept}."
+        server = embedded.start(data_dir, progress=WaitNotice(print_notice))
+        with open_connection(server.url, name="wakeboard restore") as connection:
+            migrations.current_revision(connection)
+    except (embedded.EmbeddedError, DatabaseError) as failed:
+        failed_cluster = embedded.swap_back(data_dir, aside)
+        raise CommandFailed(
+            f"The restored database did not start: {failed} The one before is back; the other is in "
+            f"{failed_cluster}."
         ) from failed
     if not was_running:
         embedded.stop(data_dir)
@@ -262,34 +261,36 @@ def _prove(data_dir: Path, aside: Path | None, was_running: bool) -> None:
 @click.option("--force", is_flag=True, help="Also while workers or dashboards are connected.")
 def fence(yes: bool, force: bool) -> None:
     """Cut a restored database off from the workers of its old life; do it before anybody works on it."""
-    url = reach.database_url(settings())
-    with databases.connect(url, name="wakeboard fence", statement_timeout_seconds=0) as connection:
+    url = database_url(read_settings())
+    with open_connection(url, name="wakeboard fence", statement_timeout_seconds=0) as connection:
         _require_tables(connection)
         before = look(connection)
         if before.connected and not force:
-            raise NotDone(
+            raise CommandFailed(
                 f"Programs of Wakeboard are connected ({', '.join(before.connected)}). Stop every worker and "
                 "dashboard, then fence; --force if one cannot be stopped."
             )
-        tell(_plan(before))
+        print_notice(_fence_plan(before))
         if not yes and not click.confirm("Fence?", err=True):
-            raise NotDone("Nothing was done.")
-        done = begin_new_life(connection, terminal_actor(), "database.fence", before.database)
-    found = {
-        "database": before.database, "fenced": before.unended, "running": done, "workers": before.workers,
+            raise CommandFailed("Nothing was done.")
+        running = begin_new_life(connection, terminal_actor(), "database.fence", before.database)
+    fields = {
+        "database": before.database, "fenced": before.unended, "running": running, "workers": before.workers,
         "sessions": before.sessions,
     }  # fmt: skip
-    lost = f" {done:,} running runs have no worker: they count as lost and run again by their rule."
-    answer(found, f"The database {before.database} is fenced.{lost if done else ''}")
+    lost = f" {running:,} running runs have no worker: they count as lost and run again by their rule."
+    print_result(fields, f"The database {before.database} is fenced.{lost if running else ''}")
 
 
-def _require_tables(connection: reach.Connection) -> None:
-    found, wanted = databases.current_revision(connection), databases.head_revision()
-    if (mend := databases.way_to_head(found)) is not None:
-        raise NotDone(f"The schema is at revision {found or 'none'}; this version needs {wanted}. {mend}")
+def _require_tables(connection: Connection) -> None:
+    revision, head = migrations.current_revision(connection), migrations.head_revision()
+    if (advice := migrations.upgrade_advice(revision)) is not None:
+        raise CommandFailed(
+            f"The schema is at revision {revision or 'none'}; this version needs {head}. {advice}"
+        )
 
 
-def _plan(before: BeforeRestore) -> str:
+def _fence_plan(before: BeforeRestore) -> str:
     return "\n".join(
         (
             f"In the database {before.database} this will",

@@ -1,13 +1,13 @@
-"""``effects``: what was begun once and never confirmed, and a person's word on it."""
+"""``effects``: unconfirmed effects of ``once()``, and settling them."""
 
 from __future__ import annotations
 
 import click
 
-from wakeboard.cli import reach
+from wakeboard.cli.connection import connect
 from wakeboard.cli.flags import CommandGroup, reason_option
 from wakeboard.cli.parameters import id_reader, read_run_id
-from wakeboard.cli.printing import listing, verdicts
+from wakeboard.cli.printing import print_answers, print_query
 from wakeboard.database.audit import terminal_actor
 from wakeboard.queue.effect_store import is_unconfirmed
 from wakeboard.queue.effects import settle as settle_effect
@@ -21,7 +21,7 @@ FROM wakeboard.effects AS e LEFT JOIN wakeboard.job_runs AS r ON r.id = e.run_id
 WHERE {is_unconfirmed("e")} AND (%(run_id)s::bigint IS NULL OR e.run_id = %(run_id)s)
 ORDER BY e.created_at DESC, e.id DESC LIMIT 1000
 """
-# What a person may say, in the words of the page's answer: "settled as done", "settled as not made".
+# Word of the option → whether the effect happened; the page answers "settled as done", "… as not made".
 HAPPENED = {"done": True, "not-made": False}
 
 
@@ -34,10 +34,7 @@ def effects() -> None:
 @click.option("--run", "run_id", type=read_run_id, metavar="ID", help="Of this run alone.")
 def list_(run_id: int | None) -> None:
     """List effects that were begun and never confirmed, newest first."""
-    with reach.connection() as connection:
-        now = reach.database_now(connection)
-        found = reach.rows(connection, UNCONFIRMED, {"run_id": run_id})
-        listing(found, COLUMNS, "Every effect is confirmed.", as_of=now)
+    print_query(UNCONFIRMED, COLUMNS, "Every effect is confirmed.", {"run_id": run_id})
 
 
 @effects.command()
@@ -52,8 +49,8 @@ def list_(run_id: int | None) -> None:
 @reason_option
 def settle(ids: tuple[int, ...], word: str, reason: str | None) -> int:
     """Say of effects that they happened (done), or did not: then the run that asks for one next makes it."""
-    with reach.connection() as connection:
-        return verdicts(
+    with connect() as connection:
+        return print_answers(
             [
                 settle_effect(connection, each, terminal_actor(), happened=HAPPENED[word], reason=reason)
                 for each in ids

@@ -11,12 +11,11 @@ from typing import Any, NamedTuple
 
 import click
 
-from wakeboard.cli import reach
-from wakeboard.cli.commands.accounts import os_user
+from wakeboard.cli.connection import Connection, connect, read_row
+from wakeboard.cli.exceptions import WrongUse
 from wakeboard.cli.flags import LeafCommand, is_json
-from wakeboard.cli.printing import answer
-from wakeboard.cli.refusals import WrongUse
-from wakeboard.cli.terminal import say
+from wakeboard.cli.printing import print_result
+from wakeboard.cli.terminal import print_text
 from wakeboard.core.builtin_payloads import (
     COMMAND_TYPE,
     LARGEST_EXIT_CODE,
@@ -24,6 +23,7 @@ from wakeboard.core.builtin_payloads import (
     command_type,
     workers_for,
 )
+from wakeboard.core.process import os_user
 from wakeboard.core.time.zones import check_timezone
 from wakeboard.database.audit import terminal_actor
 from wakeboard.database.read import read_all
@@ -32,14 +32,14 @@ from wakeboard.queue.definitions import DefinitionError
 from wakeboard.reporting import worker_states
 from wakeboard.schedules.crontab import LARGEST_FILE, CrontabLine, parse_crontab, read_crontab
 
-# What the audit log says of an import. Those of before kept no user, whichever kind of file it was.
-OF_A_PERSON, OF_THE_SYSTEM = "imported from a crontab of one user", "imported from a system crontab"
-BEFORE_USERS = "imported from a crontab"
-# A definition whose last import did not say whose crontab it was.
-IS_OF_UNKNOWN_USER = f"""(d.job_type = '{COMMAND_TYPE}' AND '{BEFORE_USERS}' = (
+# Reasons of imports in the audit log. Imports of earlier versions kept no user, whatever the file.
+USER_CRONTAB, SYSTEM_CRONTAB = "imported from a crontab of one user", "imported from a system crontab"
+EARLIER_IMPORT = "imported from a crontab"
+# A definition whose last import did not record whose crontab it was.
+IS_OF_UNKNOWN_USER = f"""(d.job_type = '{COMMAND_TYPE}' AND '{EARLIER_IMPORT}' = (
     SELECT a.reason FROM wakeboard.audit_log AS a
     WHERE a.target_type = 'schedule' AND a.target_id = d.name AND a.action = 'schedule.edit'
-        AND a.reason IN ('{BEFORE_USERS}', '{OF_A_PERSON}', '{OF_THE_SYSTEM}')
+        AND a.reason IN ('{EARLIER_IMPORT}', '{USER_CRONTAB}', '{SYSTEM_CRONTAB}')
     ORDER BY a.id DESC LIMIT 1
 ))"""
 COMMANDS = f"""
@@ -55,8 +55,12 @@ SELECT EXISTS (
 """
 
 
-class KnownCommand(NamedTuple):
-    """A schedule of a command that is there already."""
+# A line of the report, as JSON has it.
+Item = dict[str, Any]
+
+
+class ExistingCommand(NamedTuple):
+    """A schedule of a command that exists already."""
 
     name: str
     job_type: str
@@ -65,12 +69,12 @@ class KnownCommand(NamedTuple):
 
 
 class Import(NamedTuple):
-    """What is there already, and how lines are taken."""
+    """How lines are imported; ``existing`` are the schedules that no line has matched yet."""
 
-    connection: reach.Connection
+    connection: Connection
     reason: str
     ok_codes: list[int] | None
-    known: list[KnownCommand]
+    existing: list[ExistingCommand]
 
 
 def _codes(_ctx: click.Context, _parameter: click.Parameter, text: str | None) -> list[int] | None:
@@ -102,20 +106,20 @@ def import_crontab(
     zone = timezone or machine_zone()
     try:
         text = _read(file)
-        lines = parse_crontab(text, system=system, user=os_user(), timezone=zone)
+        lines = parse_crontab(text, system=system, user=os_user.name(), timezone=zone)
     except ValueError as wrong:
         raise WrongUse(str(wrong)) from wrong
-    with reach.connection() as connection, connection.transaction(force_rollback=dry_run):
-        known = read_all(connection, COMMANDS, KnownCommand)
-        how = Import(connection, OF_THE_SYSTEM if system else OF_A_PERSON, ok_codes, known)
-        items = [_take(how, line) for line in lines if line.kind in ("taken", "refused")]
+    with connect() as connection, connection.transaction(force_rollback=dry_run):
+        existing = read_all(connection, COMMANDS, ExistingCommand)
+        current = Import(connection, SYSTEM_CRONTAB if system else USER_CRONTAB, ok_codes, existing)
+        items = [_import_line(current, line) for line in lines if line.kind in ("taken", "refused")]
         users = _users(connection, items) if system else []
     for line in lines:
         if line.kind == "environment" and line.note:
             items.append({"line": line.number, "result": "noted", "name": None, "says": line.note})
     _report(sorted(items, key=lambda item: int(item["line"])), zone, dry_run, users, system)
-    taken = any(item["result"] not in ("refused", "noted") for item in items)
-    return 0 if taken or not any(item["result"] == "refused" for item in items) else 1
+    is_imported = any(item["result"] not in ("refused", "noted") for item in items)
+    return 0 if is_imported or not any(item["result"] == "refused" for item in items) else 1
 
 
 def _read(file: str) -> str:
@@ -128,53 +132,53 @@ def _read(file: str) -> str:
     return read_crontab(data, name)
 
 
-def _take(how: Import, line: CrontabLine) -> dict[str, Any]:
+def _import_line(current: Import, line: CrontabLine) -> Item:
     if line.definition is None:
         unit = {} if line.unit is None else {"unit": line.unit}
         return {"line": line.number, "result": "refused", "name": None, "says": line.reason, **unit}
-    name, codes = _there(how, line)
-    codes = how.ok_codes if line.ordinary_exit and how.ok_codes else codes
+    name, codes = _name_and_codes(current, line)
+    codes = current.ok_codes if line.ordinary_exit and current.ok_codes else codes
     payload = line.definition.payload | ({} if codes is None else {"ok_codes": codes})
-    wanted = replace(line.definition, name=name, payload=payload)
+    definition = replace(line.definition, name=name, payload=payload)
     refused = {"line": line.number, "result": "refused", "name": name}
     try:
-        done = definitions.add(how.connection, wanted, terminal_actor(), how.reason)
+        done = definitions.add(current.connection, definition, terminal_actor(), current.reason)
     except DefinitionError as wrong:
         return refused | {"says": str(wrong)}
     if not done.ok:
         return refused | {"says": done.message}
-    says = f"{wanted.schedule} {payload['argv'][-1]}"
-    notes = "; ".join(note for note in (line.note, _exits(line, codes)) if note)
+    says = f"{definition.schedule} {payload['argv'][-1]}"
+    notes = "; ".join(note for note in (line.note, _exit_note(line, codes)) if note)
     return {
         "line": line.number,
         "result": done.status,
         "name": name,
-        "timezone": wanted.timezone,
+        "timezone": definition.timezone,
         "user": line.user,
         "says": f"{says} ({notes})" if notes else says,
     }
 
 
-def _there(how: Import, line: CrontabLine) -> tuple[str, list[int] | None]:
-    """Return the name that a line's definition has already, or will have, and its exit codes there.
+def _name_and_codes(current: Import, line: CrontabLine) -> tuple[str, list[int] | None]:
+    """Return the name of the schedule that a line has, or will have, and the exit codes of an existing one.
 
-    One of its user comes first, else one that was imported without a user, which the line gives its own.
+    A schedule of the line's user comes first, else one that was imported without a user.
     """
     assert line.definition is not None
     job_type = line.definition.job_type
-    of_its_user = [each for each in how.known if each.job_type == job_type]
-    of_unknown_user = [each for each in how.known if each.is_of_unknown_user]
+    of_its_user = [each for each in current.existing if each.job_type == job_type]
+    of_unknown_user = [each for each in current.existing if each.is_of_unknown_user]
     for commands in (of_its_user, of_unknown_user):
         for mark in line.suffixes:
-            for known in commands:
-                if known.name.endswith(mark):
-                    how.known.remove(known)
-                    return known.name, known.ok_codes
+            for command in commands:
+                if command.name.endswith(mark):
+                    current.existing.remove(command)
+                    return command.name, command.ok_codes
     return line.definition.name, None
 
 
-def _exits(line: CrontabLine, codes: Sequence[int] | None) -> str | None:
-    """Say of a line that another exit code than 0 is ordinary, and what becomes of it."""
+def _exit_note(line: CrontabLine, codes: Sequence[int] | None) -> str | None:
+    """Return a note about a line whose program has other ordinary exit codes than 0, else None."""
     if line.ordinary_exit is None:
         return None
     program, code, why = line.ordinary_exit.program, line.ordinary_exit.code, line.ordinary_exit.why
@@ -186,58 +190,55 @@ def _exits(line: CrontabLine, codes: Sequence[int] | None) -> str | None:
     )
 
 
-def _users(connection: reach.Connection, items: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return for each user whose lines were taken which worker runs them, and whether one is there."""
+def _users(connection: Connection, items: Sequence[Item]) -> list[Item]:
+    """Return for each user whose lines were imported which worker runs them, and whether one does."""
     lines: dict[str, list[int]] = {}
     for item in items:
         if item.get("user"):
             lines.setdefault(item["user"], []).append(item["line"])
-    found = []
+    users: list[Item] = []
     for user, numbers in lines.items():
-        served = reach.one(connection, IS_SERVED, {"type": command_type(user)})
-        assert served is not None
-        found.append(
-            {"user": user, "lines": numbers, "worker": workers_for([user]), "is_served": served["is_served"]}
-        )
-    return found
+        row = read_row(connection, IS_SERVED, {"type": command_type(user)})
+        assert row is not None
+        users.append({"user": user, "lines": numbers, "worker": workers_for([user]), **row})
+    return users
 
 
-def _report(
-    items: list[dict[str, Any]], zone: str, dry_run: bool, users: list[dict[str, Any]], system: bool
-) -> None:
-    taken = [item["line"] for item in items if item["result"] not in ("refused", "noted")]
+def _report(items: list[Item], zone: str, dry_run: bool, users: list[Item], system: bool) -> None:
+    imported = [item["line"] for item in items if item["result"] not in ("refused", "noted")]
     refused = [item["line"] for item in items if item["result"] == "refused"]
     is_used = any(item.get("timezone") == zone for item in items)
     if is_json():
-        lines = {"active_in_cron": taken, "left_to_cron": refused, "users": users}
-        answer({"dry_run": dry_run, "timezone": zone if is_used else None, "items": items, **lines}, "")
+        lines = {"active_in_cron": imported, "left_to_cron": refused, "users": users}
+        print_result({"dry_run": dry_run, "timezone": zone if is_used else None, "items": items, **lines}, "")
         return
     for item in items:
         name = f" {item['name']}" if item["name"] else ""
-        would = "would be " if dry_run and item["line"] in taken else ""
-        there = item.get("timezone", zone)
-        says = item["says"] if there == zone else f"{item['says']} [times of {there}]"
-        say(f"line {item['line']}: {would}{item['result']}{name}: {says}")
+        would = "would be " if dry_run and item["line"] in imported else ""
+        line_zone = item.get("timezone", zone)
+        says = item["says"] if line_zone == zone else f"{item['says']} [times of {line_zone}]"
+        print_text(f"line {item['line']}: {would}{item['result']}{name}: {says}")
     for item in items:
         if "unit" in item:
-            say(f"A unit of systemd for line {item['line']} (then: systemctl enable):\n{item['unit']}")
+            print_text(f"A unit of systemd for line {item['line']} (then: systemctl enable):\n{item['unit']}")
     if dry_run:
-        say("Nothing was changed: this was a dry run.")
+        print_text("Nothing was changed: this was a dry run.")
     if not items:
-        say("There is no line with a command in it.")
+        print_text("There is no line with a command in it.")
     for user in users:
         runs = "a worker that runs them is there" if user["is_served"] else f"start {user['worker']}"
-        say(f"As {user['user']}: {_numbers(user['lines'])}; {runs}.")
-    if taken and not system:
-        say(f"They run as the user of their worker: start one as {os_user()} for commands of {os_user()}.")
-    if taken:
+        print_text(f"As {user['user']}: {_numbers(user['lines'])}; {runs}.")
+    if imported and not system:
+        me = os_user.name()
+        print_text(f"They run as the user of their worker: start one as {me} for commands of {me}.")
+    if imported:
         times = f" Times are in the zone {zone}, where a line does not say another." if is_used else ""
-        say(
-            f"Still active in cron: {_numbers(taken)}. To keep cron from running the same once more, comment "
-            f"out there (crontab -e).{times}"
+        print_text(
+            f"Still active in cron: {_numbers(imported)}. To keep cron from running the same once more, "
+            f"comment out there (crontab -e).{times}"
         )
     if refused:
-        say(f"Left to cron alone: {_numbers(refused)}.")
+        print_text(f"Left to cron alone: {_numbers(refused)}.")
 
 
 def _numbers(lines: list[int]) -> str:
@@ -246,16 +247,16 @@ def _numbers(lines: list[int]) -> str:
 
 def machine_zone() -> str:
     """Return the name of this machine's time zone, which cron goes by; UTC when it has no name."""
-    places = [os.environ.get("TZ", "").removeprefix(":")]
+    names = [os.environ.get("TZ", "").removeprefix(":")]
     for file in (Path("/etc/timezone"), Path("/etc/localtime")):
         try:
             is_link = file.name == "localtime"
-            places.append(
+            names.append(
                 str(file.resolve()).partition("zoneinfo/")[2] if is_link else file.read_text().strip()
             )
         except OSError:
             continue
-    for name in filter(None, places):
+    for name in filter(None, names):
         if name in ("Etc/UTC", "Etc/UCT", "Etc/Zulu"):
             return "UTC"
         try:

@@ -1,19 +1,16 @@
-"""``leases`` and ``release``: who runs what, whose lease is in danger, taking a run from a silent worker."""
+"""``leases`` and ``release``: running runs and their leases, taking a run from a silent worker."""
 
 from __future__ import annotations
 
 import click
 
-from wakeboard.cli import reach
-from wakeboard.cli.flags import LeafCommand, is_json, reason_option
-from wakeboard.cli.parameters import read_run_id
-from wakeboard.cli.printing import listing, verdicts
-from wakeboard.cli.reach import Row
-from wakeboard.cli.terminal import say
+from wakeboard.cli.connection import connect, database_now, read_rows
+from wakeboard.cli.flags import LeafCommand, is_json
+from wakeboard.cli.printing import help_with_states, print_table
+from wakeboard.cli.terminal import print_text
+from wakeboard.cli.verbs import make_run_verb
 from wakeboard.core import leases as lease_sql
 from wakeboard.core.leases import STATES, takeover
-from wakeboard.database.audit import terminal_actor
-from wakeboard.queue import selection
 
 COLUMNS = (
     "id", "job_type", "attempt", "state", "seconds_left", "renewed_seconds_ago", "seen_seconds_ago", "worker",
@@ -39,40 +36,29 @@ ORDER BY refused_at DESC, run_id DESC LIMIT 1000
 """
 
 
-def _explained() -> str:
-    words = "; ".join(f"{state.name}: {state.meaning}" for state in STATES)
-    return f"List running runs and how their leases stand. {words[0].upper()}{words[1:]}."
+HELP = "List running runs and how their leases stand."
 
 
-@click.command(cls=LeafCommand, help=_explained(), short_help="List running runs and how their leases stand.")
+@click.command(cls=LeafCommand, help=help_with_states(HELP, STATES), short_help=HELP)
 @click.option("--refused", is_flag=True, help="The late answers of stale workers that were refused in 24 h.")
 def leases(refused: bool) -> None:
     """List running runs, those in danger first, or late answers that were refused."""
-    with reach.connection() as connection:
-        now = reach.database_now(connection)
-        late = reach.rows(connection, REFUSED)
+    with connect() as connection:
+        now = database_now(connection)
+        refused_rows = read_rows(connection, REFUSED)
         if refused:
-            listing(late, REFUSED_COLUMNS, "No late answer was refused in 24 h.", as_of=now)
+            print_table(refused_rows, REFUSED_COLUMNS, "No late answer was refused in 24 h.", as_of=now)
             return
-        found = reach.rows(connection, LEASES)
-    listing(found, COLUMNS, "Nothing runs.", as_of=now, refused_24h=len(late))
-    if not is_json():
-        _conclude(found, len(late))
+        rows = read_rows(connection, LEASES)
+    print_table(rows, COLUMNS, "Nothing runs.", as_of=now, refused_24h=len(refused_rows))
+    if is_json():
+        return
+    if sentence := next(filter(None, (takeover(row["state"], row["takers"]) for row in rows)), None):
+        print_text(sentence)
+    if refused_rows:
+        print_text(f"Late answers refused in 24 h: {len(refused_rows)} (wakeboard leases --refused).")
 
 
-def _conclude(found: list[Row], late: int) -> None:
-    """Say who takes over what is in danger, and that late answers were refused."""
-    troubled = next((each for each in found if takeover(each["state"], each["takers"])), None)
-    if troubled is not None:
-        say(str(takeover(troubled["state"], troubled["takers"])))
-    if late:
-        say(f"Late answers refused in 24 h: {late} (wakeboard leases --refused).")
-
-
-@click.command(cls=LeafCommand)
-@click.argument("ids", type=read_run_id, nargs=-1, required=True)
-@reason_option
-def release(ids: tuple[int, ...], reason: str | None) -> int:
-    """Take runs from a worker that is silent or whose lease has ended."""
-    with reach.connection() as connection:
-        return verdicts(selection.act_on_each(connection, "lease.release", ids, terminal_actor(), reason))
+release = make_run_verb(
+    "release", "lease.release", "Take runs from a worker that is silent or whose lease has ended."
+)

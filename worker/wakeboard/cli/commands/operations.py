@@ -1,28 +1,28 @@
-"""``operations``: one move on many runs from a terminal: begin, list, show, pause, resume, abort."""
+"""``operations``: one move on many runs: start, list, show, pause, resume, abort."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlencode
-from zoneinfo import ZoneInfo
 
 import click
 
 from wakeboard.bulk import control, rules
 from wakeboard.bulk.start import ConfirmedOperation, check_confirmation, start
-from wakeboard.cli import reach
 from wakeboard.cli.commands.runs import read_filters
-from wakeboard.cli.flags import CommandGroup, is_json, reason_option, settings
+from wakeboard.cli.connection import connect, database_now, read_row
+from wakeboard.cli.exceptions import WrongUse
+from wakeboard.cli.flags import CommandGroup, is_json, reason_option
 from wakeboard.cli.parameters import id_reader
-from wakeboard.cli.printing import answer, cell, listing, verdicts
-from wakeboard.cli.refusals import WrongUse
-from wakeboard.cli.terminal import say, tell
+from wakeboard.cli.printing import print_answers, print_fields, print_query, print_result
+from wakeboard.cli.terminal import print_notice, print_text
+from wakeboard.cli.verbs import add_verb
 from wakeboard.database.audit import terminal_actor
 
 if TYPE_CHECKING:
     from wakeboard.bulk.matching import Preview
 
-OPERATION_ID = click.argument("operation_id", metavar="ID", type=id_reader("an operation"))
+OPERATION_ID = click.argument("target", metavar="ID", type=id_reader("an operation"))
 COLUMNS = (
     "id",
     "status",
@@ -58,32 +58,23 @@ def operations() -> None:
 @click.option("--limit", type=click.IntRange(1, 1000), default=50, help="How many, newest first [50].")
 def list_(limit: int) -> None:
     """List operations, newest first."""
-    with reach.connection() as connection:
-        now = reach.database_now(connection)
-        rows = reach.rows(connection, f"{OPERATIONS} ORDER BY id DESC LIMIT %(limit)s", {"limit": limit})
-        listing(rows, COLUMNS, "There is no operation.", as_of=now)
+    statement = f"{OPERATIONS} ORDER BY id DESC LIMIT %(limit)s"
+    print_query(statement, COLUMNS, "There is no operation.", {"limit": limit})
 
 
 @operations.command()
 @OPERATION_ID
-def show(operation_id: int) -> None:
+def show(target: int) -> None:
     """Show how far an operation is, and how the moved runs ended."""
-    with reach.connection() as connection:
-        found = reach.one(connection, f"{OPERATIONS} WHERE id = %(id)s", {"id": operation_id})
-    if found is None:
-        raise WrongUse(control.missing(operation_id).message)
-    _print(found)
-
-
-def _print(found: reach.Row) -> None:
+    with connect() as connection:
+        operation = read_row(connection, f"{OPERATIONS} WHERE id = %(id)s", {"id": target})
+    if operation is None:
+        raise WrongUse(control.missing(target).message)
     if is_json():
-        answer(found, "")
-        return
-    zone = ZoneInfo(settings().timezone)
-    say(f"Operation {found['id']}")
-    for name in SHOWN:
-        if found[name] not in (None, {}):
-            say(f"  {name + ':':<21}{cell(found[name], zone, 500)}")
+        print_result(operation, "")
+    else:
+        print_text(f"Operation {target}")
+        print_fields({name: operation[name] for name in SHOWN if operation[name] != {}}, 500)
 
 
 @operations.command("start")
@@ -116,64 +107,45 @@ def start_(
     FILTER is what the box on the page of runs takes: 'status:dead type:mail since:24h'. Workers move
     the runs.
     """
-    # It brings SQLAlchemy along, which no other command of this file needs.
+    # Imported here, because it loads SQLAlchemy, which no other command of this module needs.
     from wakeboard.bulk import matching
 
     if len(lines) > 1 and not all(line.strip() for line in lines):
-        # Such as an unset variable of a shell, which was to narrow the others.
+        # Such as an unset shell variable, which was meant to narrow the others.
         raise WrongUse("One FILTER is empty: give it a value, or leave it out. Nothing was changed.")
-    wanted = read_filters(lines, ())
-    if not wanted:
+    filters = read_filters(lines, ())
+    if not filters:
         raise WrongUse("Say which runs: a filter such as 'status:dead type:mail since:24h'.")
-    with reach.connection() as connection:
-        now = reach.database_now(connection)
-        found = matching.preview(connection, verb, wanted, now, also)
-        _tell(found)
+    with connect() as connection:
+        now = database_now(connection)
+        preview = matching.preview(connection, verb, filters, now, also)
+        _print_preview(preview)
         if dry_run:
             return 0
-        if found.moves == 0:
-            tell("No run that matches can be moved by this verb now.")
+        if preview.moves == 0:
+            print_notice("No run that matches can be moved by this verb now.")
             return 1
-        if wrong := check_confirmation(found.moves, confirm):
-            raise WrongUse(f"{wrong} Say --confirm {found.moves}.")
-        query = urlencode(wanted.texts, quote_via=quote, safe=":,")
-        asked = ConfirmedOperation(verb, query, now, found.moves, also, per_minute, stop_above, canary)
-        return verdicts([start(connection, asked, found.matched.ids, terminal_actor(), reason)])
+        if wrong := check_confirmation(preview.moves, confirm):
+            raise WrongUse(f"{wrong} Say --confirm {preview.moves}.")
+        query = urlencode(filters.texts, quote_via=quote, safe=":,")
+        operation = ConfirmedOperation(verb, query, now, preview.moves, also, per_minute, stop_above, canary)
+        return print_answers([start(connection, operation, preview.matched.ids, terminal_actor(), reason)])
 
 
-def _tell(found: Preview) -> None:
-    """Say what would happen, on standard error: the answer is the operation."""
-    states = ", ".join(f"{runs} {state}" for state, runs in found.states.items())
-    tell(f"{found.verb}: {found.moves} runs" + (f" ({states})." if states else "."))
-    for each in found.skipped:
+def _print_preview(preview: Preview) -> None:
+    """Print on standard error what would happen: the answer is the operation."""
+    states = ", ".join(f"{runs} {state}" for state, runs in preview.states.items())
+    print_notice(f"{preview.verb}: {preview.moves} runs" + (f" ({states})." if states else "."))
+    for each in preview.skipped:
         why = each.status if each.why == "state" else rules.SKIP_REASONS[each.why]
-        tell(f"  left: {each.runs}{'+' if each.has_more else ''} {why}")
-    if not found.matched.is_all:
-        tell("  These are the newest; more match, or were not looked at.")
+        print_notice(f"  left: {each.runs}{'+' if each.has_more else ''} {why}")
+    if not preview.matched.is_all:
+        print_notice("  These are the newest; more match, or were not looked at.")
 
 
-@operations.command()
-@OPERATION_ID
-@reason_option
-def pause(operation_id: int, reason: str | None) -> int:
-    """Move no further run until it is resumed."""
-    with reach.connection() as connection:
-        return verdicts([control.pause(connection, operation_id, terminal_actor(), reason)])
-
-
-@operations.command()
-@OPERATION_ID
-@reason_option
-def resume(operation_id: int, reason: str | None) -> int:
-    """Let it go on where it was paused."""
-    with reach.connection() as connection:
-        return verdicts([control.resume(connection, operation_id, terminal_actor(), reason)])
-
-
-@operations.command()
-@OPERATION_ID
-@reason_option
-def abort(operation_id: int, reason: str | None) -> int:
-    """End it here: what was moved stays moved, the others are left as they are."""
-    with reach.connection() as connection:
-        return verdicts([control.abort(connection, operation_id, terminal_actor(), reason)])
+for _name, _move, _help in (
+    ("pause", control.pause, "Move no further run until it is resumed."),
+    ("resume", control.resume, "Let it go on where it was paused."),
+    ("abort", control.abort, "End it here: what was moved stays moved, the others are left as they are."),
+):
+    add_verb(operations, _name, _move, _help, OPERATION_ID)

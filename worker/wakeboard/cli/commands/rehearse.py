@@ -8,9 +8,9 @@ from dataclasses import asdict
 
 import click
 
+from wakeboard.cli.exceptions import CommandFailed
 from wakeboard.cli.flags import LeafCommand, is_json
-from wakeboard.cli.refusals import NotDone
-from wakeboard.cli.terminal import say, tell
+from wakeboard.cli.terminal import print_notice, print_text
 from wakeboard.demo.rehearsal.findings import RehearsalFinding, RehearsalReport
 
 
@@ -28,9 +28,9 @@ def rehearse(without_effects: bool) -> int:
     from wakeboard.demo import rehearsal
 
     try:
-        report = rehearsal.rehearse(tell, with_effects=not without_effects)
+        report = rehearsal.rehearse(print_notice, with_effects=not without_effects)
     except rehearsal.RehearsalError as stuck:
-        raise NotDone(str(stuck)) from stuck
+        raise CommandFailed(str(stuck)) from stuck
     if is_json():
         click.echo(json.dumps(_body(report)))
     else:
@@ -59,7 +59,7 @@ def _print(report: RehearsalReport) -> None:
         click.echo(f"{cells}  {'' if line is head else _verdict(line)}".rstrip())
     wrong = sum(not each.is_so for each in report.findings)
     how = "Every line is so" if not wrong else f"{wrong} of {len(report.findings)} lines not so"
-    say(f"{how}, after {report.seconds:.0f} s.")
+    print_text(f"{how}, after {report.seconds:.0f} s.")
 
 
 def _texts(line: RehearsalFinding) -> tuple[str, str, str]:

@@ -1,4 +1,4 @@
-"""``runs``, ``run``, ``enqueue``, ``retry``, ``cancel``, ``again``: runs, and what operators do with them."""
+"""``runs``, ``run``, ``enqueue``, ``retry``, ``cancel``, ``again``: runs and their verbs."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import json
 from collections.abc import Iterable
 from datetime import datetime
 from functools import partial
-from typing import Any
 from urllib.parse import parse_qsl
 from zoneinfo import ZoneInfo
 
 import click
 
-from wakeboard.cli import printing, reach
 from wakeboard.cli.commands.types import require_type
-from wakeboard.cli.flags import LeafCommand, is_json, reason_option, settings
+from wakeboard.cli.connection import Connection, Row, connect, database_now, read_row, read_rows
+from wakeboard.cli.exceptions import WrongUse
+from wakeboard.cli.flags import LeafCommand, is_json, read_settings, reason_option
 from wakeboard.cli.parameters import read_duration, read_json_object, read_moment, read_run_id
-from wakeboard.cli.printing import answer, cell, listing, verdicts
-from wakeboard.cli.refusals import WrongUse
-from wakeboard.cli.terminal import say, tell
+from wakeboard.cli.printing import cell, format_moment, print_answers, print_fields, print_result, print_table
+from wakeboard.cli.terminal import print_notice, print_text
+from wakeboard.cli.verbs import make_run_verb
 from wakeboard.core.time.durations import format_duration
-from wakeboard.database.audit import acting, record, terminal_actor
-from wakeboard.queue import operator, selection
+from wakeboard.database.audit import audited_transaction, record, terminal_actor
+from wakeboard.queue import operator
 from wakeboard.queue.enqueue import enqueue as enqueue_run
 from wakeboard.reporting.diagnosis.reasons import waiting
 from wakeboard.reporting.filters.line import read_line
@@ -56,7 +56,7 @@ ATTEMPT_COLUMNS = (
     "next_run_at",
 )
 AUDIT_COLUMNS = ("at", "actor", "action", "result", "reason")
-LONG = 2000
+MAX_FIELD_WIDTH = 2000
 
 RUN_COLUMNS = """
     r.id, r.definition_id, r.scheduled_for, r.job_type, r.payload, r.priority, r.run_at, r.status, r.attempts,
@@ -123,62 +123,61 @@ def runs(
     FILTER is what the box on the page of runs takes: 'status:failed type:mail since:24h', attempts:3+,
     payload.customer.id:7, and words to search for. The options say the same.
     """
-    # They bring SQLAlchemy along, which no other command of this file needs.
+    # Imported here, because they load SQLAlchemy, which no other command of this module needs.
     from wakeboard.reporting.filters.pages import read_ids, read_page
     from wakeboard.reporting.filters.search import Start, search
 
-    pairs = _pairs(payload, options)
-    wanted = read_filters(lines, pairs)
-    with reach.connection() as connection:
+    pairs = _filter_pairs(payload, options)
+    filters = read_filters(lines, pairs)
+    with connect() as connection:
         if view is not None:
-            wanted = read_filters(lines, pairs, _saved_view(connection, view))
-        now, start = reach.database_now(connection), None if cursor is None else Start(cursor)
-        matching = search(wanted, now, partial(read_ids, connection), start=start)
-        page = read_page(connection, matching, limit, cursor)
-        found = reach.rows(connection, RUNS, {"ids": page.ids})
+            filters = read_filters(lines, pairs, _saved_view(connection, view))
+        now, start = database_now(connection), None if cursor is None else Start(cursor)
+        matches = search(filters, now, partial(read_ids, connection), start=start)
+        page = read_page(connection, matches, limit, cursor)
+        rows = read_rows(connection, RUNS, {"ids": page.ids})
     none = "No run matches so far." if page.below else "No run matches."
-    if "," in wanted.texts.get("type", ""):
-        none += f" “{wanted.texts['type']}” is taken for the name of one type; ask for one at a time."
-    listing(found, COLUMNS, none, as_of=now, next=page.below)
+    if "," in filters.texts.get("type", ""):
+        none += f" “{filters.texts['type']}” is taken for the name of one type; ask for one at a time."
+    print_table(rows, COLUMNS, none, as_of=now, next=page.below)
     if page.below and not is_json():
         searched = "Only some of the runs were searched" if page.is_cut else "There are more"
-        tell(f"{searched}: --cursor {page.below}")
+        print_notice(f"{searched}: --cursor {page.below}")
 
 
-def _pairs(payload: tuple[str, ...], options: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:
-    """Return the options as (name, text) of filters, as often as they were given. Raises WrongUse."""
+def _filter_pairs(payload: tuple[str, ...], options: dict[str, tuple[str, ...]]) -> list[tuple[str, str]]:
+    """Return a (name, text) of a filter for each value of the options. Raises WrongUse."""
     parts = [each.partition("=") for each in payload]
     for path, sign, _ in parts:
         if not (path and sign):
             raise WrongUse(f"--payload “{path[:100]}”: write PATH=VALUE, such as --payload customer.id=7.")
     pairs = [(f"payload.{path}", text) for path, _, text in parts]
     return pairs + [
-        (name.rstrip("_").replace("_", "-"), text) for name, given in options.items() for text in given
+        (name.rstrip("_").replace("_", "-"), text) for name, texts in options.items() for text in texts
     ]
 
 
 def read_filters(lines: Iterable[str], pairs: Iterable[tuple[str, str]], view: str = "") -> FilterValues:
-    """Return what typed lines and (name, text) pairs together ask for. Raises FilterError.
+    """Return the filters of typed lines and (name, text) pairs together. Raises FilterError.
 
-    ``view`` is the query string of a saved view: it says what the others leave open. Times without an offset
-    are in the zone of the settings.
+    ``view`` is the query string of a saved view, for the filters that the others do not name. Times without
+    an offset are in the zone of the settings.
     """
     typed = [pair for line in lines for pair in read_line(line, FIELDS)]
     words = " ".join(text for name, text in typed if name == "q")
-    given = [pair for pair in typed if pair[0] != "q"] + ([("q", words)] if words else [])
-    given += pairs
-    said = {name for name, _ in given}
-    given += [pair for pair in parse_qsl(view, keep_blank_values=True) if pair[0] not in said]
-    return read_pairs(given, in_zone(FIELDS, ZoneInfo(settings().timezone)))
+    filters = [pair for pair in typed if pair[0] != "q"] + ([("q", words)] if words else [])
+    filters += pairs
+    names = {name for name, _ in filters}
+    filters += [pair for pair in parse_qsl(view, keep_blank_values=True) if pair[0] not in names]
+    return read_pairs(filters, in_zone(FIELDS, ZoneInfo(read_settings().timezone)))
 
 
-def _saved_view(connection: reach.Connection, name: str) -> str:
+def _saved_view(connection: Connection, name: str) -> str:
     """Return the query string of the saved view ``name`` of runs. Raises WrongUse."""
-    found = reach.rows(connection, VIEWS)
-    for view in found:
-        if view["name"] == name:
-            return str(view["query"])
-    names = ", ".join(f"“{view['name']}”" for view in found) or "none yet"
+    views = {row["name"]: row["query"] for row in read_rows(connection, VIEWS)}
+    if name in views:
+        return str(views[name])
+    names = ", ".join(f"“{each}”" for each in views) or "none yet"
     raise WrongUse(f"There is no saved view {name[:60]!r}; there are: {names}.")
 
 
@@ -186,54 +185,50 @@ def _saved_view(connection: reach.Connection, name: str) -> str:
 @click.argument("run_id", metavar="ID", type=read_run_id)
 def run(run_id: int) -> None:
     """Show a run: its state, why it waits, its attempts and who did what to it."""
-    with reach.connection() as connection:
-        found = reach.one(connection, RUN, {"id": run_id})
-        if found is None:
+    with connect() as connection:
+        row = read_row(connection, RUN, {"id": run_id})
+        if row is None:
             raise WrongUse(f"There is no run {run_id}; it may have been removed by retention.")
-        why = waiting(connection, run_id)[1]
-        found["history"] = reach.rows(connection, ATTEMPTS, {"id": run_id})
-        found["audit"] = reach.rows(connection, AUDIT, {"id": run_id})
-    zone = ZoneInfo(settings().timezone)
+        reasons = waiting(connection, run_id)[1]
+        history = read_rows(connection, ATTEMPTS, {"id": run_id})
+        audit = read_rows(connection, AUDIT, {"id": run_id})
     if is_json():
-        found["waits"] = " ".join(reason.say() for reason in why) or None
-        answer(found, "")
+        waits = " ".join(reason.say() for reason in reasons) or None
+        print_result({**row, "history": history, "audit": audit, "waits": waits}, "")
         return
-    say(f"Run {run_id}")
-    for reason in why:
-        say(f"  {cell(reason.say(lambda moment: _spoken(moment, found['as_of'], zone)), zone, LONG)}")
-    for name in SHOWN:
-        if found[name] is not None:
-            say(f"  {name + ':':<21}{cell(found[name], zone, LONG)}")
-    for title, columns, rows in (
-        ("Attempts", ATTEMPT_COLUMNS, found["history"]),
-        ("Audit", AUDIT_COLUMNS, found["audit"]),
-    ):
+    zone = ZoneInfo(read_settings().timezone)
+    print_text(f"Run {run_id}")
+    for reason in reasons:
+        sentence = reason.say(lambda moment: _moment_with_distance(moment, row["as_of"], zone))
+        print_text(f"  {cell(sentence, zone, MAX_FIELD_WIDTH)}")
+    print_fields({name: row[name] for name in SHOWN}, MAX_FIELD_WIDTH)
+    for title, columns, rows in (("Attempts", ATTEMPT_COLUMNS, history), ("Audit", AUDIT_COLUMNS, audit)):
         if rows:
-            say(f"\n{title}")
-            listing(rows, columns, "")
-    _last_words(found["history"])
+            print_text(f"\n{title}")
+            print_table(rows, columns, "")
+    if history:
+        _print_attempt_texts(history[-1])
 
 
-def _spoken(moment: datetime, now: datetime, zone: ZoneInfo) -> str:
+def _moment_with_distance(moment: datetime, now: datetime, zone: ZoneInfo) -> str:
     """Return ``2026-11-21 02:14:00Z (in 3 m)``."""
     seconds = (moment - now).total_seconds()
-    far = format_duration(abs(seconds))
-    return f"{printing.moment(moment, zone)} ({f'in {far}' if seconds > 0 else f'{far} ago'})"
+    distance = format_duration(abs(seconds))
+    return f"{format_moment(moment, zone)} ({f'in {distance}' if seconds > 0 else f'{distance} ago'})"
 
 
-def _last_words(history: list[dict[str, Any]]) -> None:
-    """Print the latest attempt's result, note, output and traceback, their lines kept."""
-    last = history[-1] if history else {}
+def _print_attempt_texts(attempt: Row) -> None:
+    """Print result, note, output and traceback of an attempt in full."""
     for title, name in (
         ("Result", "result"),
         ("Note", "note"),
         ("Output", "output_tail"),
         ("Traceback", "traceback"),
     ):
-        value = last.get(name)
+        value = attempt[name]
         if value is not None:
-            say(f"\n{title} of attempt {last['attempt']}")
-            say(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+            print_text(f"\n{title} of attempt {attempt['attempt']}")
+            print_text(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 @click.command(cls=LeafCommand)
@@ -267,7 +262,7 @@ def enqueue(
     if delay is not None and run_at is not None:
         raise WrongUse("Give --in or --at, not both.")
     value, actor = read_json_object(payload), terminal_actor()
-    with reach.connection() as connection, acting(connection):
+    with connect() as connection, audited_transaction(connection):
         if not new_type:
             require_type(connection, job_type)
         run_id = enqueue_run(
@@ -275,25 +270,15 @@ def enqueue(
             max_attempts=max_attempts, enqueued_by=actor.name,
         )  # fmt: skip
         record(connection, actor, "run.enqueue", "run", run_id, after={"job_type": job_type, "key": key})
-    answer({"id": run_id}, str(run_id))
+    print_result({"id": run_id}, str(run_id))
 
 
-@click.command(cls=LeafCommand)
-@click.argument("ids", type=read_run_id, nargs=-1, required=True)
-@reason_option
-def retry(ids: tuple[int, ...], reason: str | None) -> int:
-    """Make runs due now: out of a backoff, or back from dead and cancelled."""
-    with reach.connection() as connection:
-        return verdicts(selection.act_on_each(connection, "run.retry", ids, terminal_actor(), reason))
-
-
-@click.command(cls=LeafCommand)
-@click.argument("ids", type=read_run_id, nargs=-1, required=True)
-@reason_option
-def cancel(ids: tuple[int, ...], reason: str | None) -> int:
-    """Cancel runs: waiting and dead ones at once, running ones are asked to stop."""
-    with reach.connection() as connection:
-        return verdicts(selection.act_on_each(connection, "run.cancel", ids, terminal_actor(), reason))
+retry = make_run_verb(
+    "retry", "run.retry", "Make runs due now: out of a backoff, or back from dead and cancelled."
+)
+cancel = make_run_verb(
+    "cancel", "run.cancel", "Cancel runs: waiting and dead ones at once, running ones are asked to stop."
+)
 
 
 @click.command(cls=LeafCommand)
@@ -305,5 +290,5 @@ def cancel(ids: tuple[int, ...], reason: str | None) -> int:
 def again(run_id: int, payload: str | None, reason: str | None) -> int:
     """Enqueue a new run like an ended one."""
     value = None if payload is None else read_json_object(payload)
-    with reach.connection() as connection:
-        return verdicts([operator.run_again(connection, run_id, terminal_actor(), reason, value)])
+    with connect() as connection:
+        return print_answers([operator.run_again(connection, run_id, terminal_actor(), reason, value)])

@@ -1,21 +1,20 @@
-"""``schedule``: definitions of what runs when."""
+"""``schedule``: schedules and their next fires."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import date, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import click
 
-from wakeboard.cli import reach
 from wakeboard.cli.commands.types import require_type
+from wakeboard.cli.connection import connect, database_now, read_row
+from wakeboard.cli.exceptions import WrongUse
 from wakeboard.cli.flags import CommandGroup, is_json, reason_option
 from wakeboard.cli.parameters import read_duration, read_json_object, read_moment_or_day
-from wakeboard.cli.printing import answer, listing, verdicts
-from wakeboard.cli.refusals import WrongUse
-from wakeboard.cli.terminal import say
-from wakeboard.core.answer import Answer
+from wakeboard.cli.printing import print_answers, print_query, print_result, print_table
+from wakeboard.cli.terminal import print_text
+from wakeboard.cli.verbs import add_verb
 from wakeboard.core.builtin_payloads import COMMAND_TYPE, command_type, command_user
 from wakeboard.core.time.cron import Cron
 from wakeboard.core.time.zones import check_timezone
@@ -100,34 +99,26 @@ def add(
         max_attempts, timeout, priority,
     )  # fmt: skip
     definition.check()
-    with reach.connection() as connection:
-        # The type of a user's commands says all there is to say, before a worker has it.
+    with connect() as connection:
+        # The type of a user's commands is valid before a worker has registered it.
         if not new_type and command_user(job_type) is None:
             require_type(connection, job_type)
-        return verdicts([definitions.add(connection, definition, terminal_actor(), reason)])
+        return print_answers([definitions.add(connection, definition, terminal_actor(), reason)])
 
 
 @schedule.command("list")
 def list_() -> None:
     """List schedules with their last and next fire."""
-    with reach.connection() as connection:
-        now = reach.database_now(connection)
-        listing(reach.rows(connection, LIST), COLUMNS, "There are no schedules.", as_of=now)
+    print_query(LIST, COLUMNS, "There are no schedules.")
 
 
-def _verb(name: str, move: Callable[..., Answer], text: str) -> None:
-    @schedule.command(name, help=text)
-    @click.argument("name")
-    @reason_option
-    def verb(name: str, reason: str | None) -> int:
-        with reach.connection() as connection:
-            return verdicts([move(connection, name, terminal_actor(), reason)])
-
-
-_verb("pause", definitions.pause, "Stop a schedule's fires; runs that exist stay as they are.")
-_verb("resume", definitions.resume, "Let a schedule fire again, from now on.")
-_verb("run", definitions.run_now, "Enqueue one run now, beside the schedule.")
-_verb("remove", definitions.remove, "Remove a schedule; its runs and their history stay.")
+for _name, _move, _help in (
+    ("pause", definitions.pause, "Stop a schedule's fires; runs that exist stay as they are."),
+    ("resume", definitions.resume, "Let a schedule fire again, from now on."),
+    ("run", definitions.run_now, "Enqueue one run now, beside the schedule."),
+    ("remove", definitions.remove, "Remove a schedule; its runs and their history stay."),
+):
+    add_verb(schedule, _name, _move, _help)
 
 
 @schedule.command()
@@ -151,58 +142,45 @@ def preview(name: str, since: datetime | date | None, until: datetime | date | N
 
     A day begins at midnight in the schedule's zone.
     """
-    with reach.connection() as connection:
-        found = reach.one(connection, ONE, {"name": name})
-        now = reach.database_now(connection)
-    if found is None:
+    with connect() as connection:
+        row = read_row(connection, ONE, {"name": name})
+        now = database_now(connection)
+    if row is None:
         raise WrongUse(f"There is no schedule '{name}'. See: wakeboard schedule list")
+    zone = row["timezone"]
     try:
-        check_timezone(found["timezone"])
+        check_timezone(zone)
     except ValueError as wrong:
         raise WrongUse(f"Schedule {name} cannot fire: {wrong}") from wrong
-    start = now if since is None else _moment(since, found["timezone"])
-    end = None if until is None else _moment(until, found["timezone"])
+    start = now if since is None else _as_moment(since, zone)
+    end = None if until is None else _as_moment(until, zone)
     if end is not None and end <= start:
         raise WrongUse("--to is not after --from.")
-    if found["schedule"] is None:
-        about = {"timezone": found["timezone"], "description": None, "enabled": found["enabled"]}
-        none = f"Schedule {name} has no time of its own: it runs when asked to."
-        answer({"name": name, **about, "items": []}, none)
+    fields = {"name": name, "timezone": zone, "enabled": row["enabled"]}
+    if row["schedule"] is None:
+        sentence = f"Schedule {name} has no time of its own: it runs when asked to."
+        print_result({**fields, "description": None, "items": []}, sentence)
         return
-    _show(name, found, start, end)
-
-
-def _moment(asked: datetime | date, zone: str) -> datetime:
-    """Return a moment as it is, of a day its beginning in ``zone``."""
-    if isinstance(asked, datetime):
-        return asked
-    return datetime(asked.year, asked.month, asked.day, tzinfo=ZoneInfo(zone))
-
-
-def _show(name: str, found: reach.Row, start: datetime, end: datetime | None) -> None:
-    cron = Cron.parse(found["schedule"])
-    # A moment before, so that a fire exactly at --from is among them.
+    cron = Cron.parse(row["schedule"])
+    # A moment before, so that a fire exactly at --from is included.
     fires = preview_of(
-        cron,
-        found["timezone"],
-        start - timedelta(microseconds=1),
-        until=end,
-        most=FIRES if end is None else MOST_FIRES,
+        cron, zone, start - timedelta(microseconds=1), until=end, most=FIRES if end is None else MOST_FIRES
     )
     items = [
         {"at": fire.at, "local": fire.local.isoformat(sep=" ", timespec="seconds"), "note": fire.note}
         for fire in fires
     ]
     if not is_json():
-        paused = "" if found["enabled"] else " It is paused."
-        say(f"{cron.text} in {found['timezone']}: {cron.describe()}.{paused}")
-    listing(
-        items,
-        ("at", "local", "note"),
-        "It does not fire in this time.",
-        500,
-        name=name,
-        timezone=found["timezone"],
-        description=cron.describe(),
-        enabled=found["enabled"],
-    )
+        paused = "" if row["enabled"] else " It is paused."
+        print_text(f"{cron.text} in {zone}: {cron.describe()}.{paused}")
+    print_table(
+        items, ("at", "local", "note"), "It does not fire in this time.", 500,
+        **fields, description=cron.describe(),
+    )  # fmt: skip
+
+
+def _as_moment(value: datetime | date, zone: str) -> datetime:
+    """Return a time as it is, a day as its beginning in ``zone``."""
+    if isinstance(value, datetime):
+        return value
+    return datetime(value.year, value.month, value.day, tzinfo=ZoneInfo(zone))

@@ -1,4 +1,4 @@
-"""``types``: what may run, and how many at once over all workers."""
+"""``types``: job types, their pauses, limits and retention."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from datetime import datetime, timedelta
 
 import click
 
-from wakeboard.cli import reach
+from wakeboard.cli.connection import Connection, connect, database_now, read_rows
+from wakeboard.cli.exceptions import WrongUse
 from wakeboard.cli.flags import CommandGroup, reason_option
 from wakeboard.cli.parameters import read_end
-from wakeboard.cli.printing import listing, verdicts
-from wakeboard.cli.refusals import WrongUse
+from wakeboard.cli.printing import print_answers, print_query
+from wakeboard.cli.verbs import add_verb
 from wakeboard.core.leases import IS_ALIVE
 from wakeboard.database.audit import terminal_actor
 from wakeboard.queue import types as moves
@@ -58,9 +59,7 @@ def types() -> None:
 @types.command("list")
 def list_() -> None:
     """List job types with their policy."""
-    with reach.connection() as connection:
-        now = reach.database_now(connection)
-        listing(reach.rows(connection, TYPES), COLUMNS, "No worker has registered a type yet.", as_of=now)
+    print_query(TYPES, COLUMNS, "No worker has registered a type yet.")
 
 
 @types.command()
@@ -74,25 +73,19 @@ def list_() -> None:
 @reason_option
 def pause(name: str, until: datetime | float | str | None, reason: str | None) -> int:
     """Claim no more runs of a type; what runs goes on. Once more with --until moves the end."""
-    with reach.connection() as connection:
-        end: datetime | moves.Same | None = "same" if until is None else _moment_of(connection, until)
-        return verdicts([moves.pause(connection, name, terminal_actor(), reason, until=end)])
+    with connect() as connection:
+        end: datetime | moves.Same | None = "same" if until is None else _pause_end(connection, until)
+        return print_answers([moves.pause(connection, name, terminal_actor(), reason, until=end)])
 
 
-def _moment_of(connection: reach.Connection, until: datetime | float | str | None) -> datetime | None:
-    """Return when a pause ends, as ``read_end`` reads it: None for one that lasts until it is resumed."""
+def _pause_end(connection: Connection, until: datetime | float | str | None) -> datetime | None:
+    """Return the end of a pause from what ``read_end`` returned, None for one without an end."""
     if isinstance(until, float):
-        return reach.database_now(connection) + timedelta(seconds=until)
+        return database_now(connection) + timedelta(seconds=until)
     return until if isinstance(until, datetime) else None
 
 
-@types.command()
-@click.argument("name")
-@reason_option
-def resume(name: str, reason: str | None) -> int:
-    """Claim runs of a type again."""
-    with reach.connection() as connection:
-        return verdicts([moves.resume(connection, name, terminal_actor(), reason)])
+add_verb(types, "resume", moves.resume, "Claim runs of a type again.")
 
 
 @types.command("pause-all")
@@ -105,19 +98,19 @@ def resume(name: str, reason: str | None) -> int:
     help="End by itself after a duration such as 2h, or at a time.",
 )
 @reason_option
-def hold(until: datetime | float | str | None, reason: str | None) -> int:
+def pause_all_types(until: datetime | float | str | None, reason: str | None) -> int:
     """Pause all types that are not paused; what runs goes on. resume-all resumes those alone."""
-    with reach.connection() as connection:
-        end = _moment_of(connection, until)
-        return verdicts([moves.pause_all(connection, terminal_actor(), reason, until=end)])
+    with connect() as connection:
+        end = _pause_end(connection, until)
+        return print_answers([moves.pause_all(connection, terminal_actor(), reason, until=end)])
 
 
 @types.command("resume-all")
 @reason_option
-def let_go(reason: str | None) -> int:
+def resume_all_types(reason: str | None) -> int:
     """Resume the types that were paused together; what was paused by itself stays so."""
-    with reach.connection() as connection:
-        return verdicts([moves.resume_all(connection, terminal_actor(), reason)])
+    with connect() as connection:
+        return print_answers([moves.resume_all(connection, terminal_actor(), reason)])
 
 
 @types.command()
@@ -130,9 +123,9 @@ def limit(name: str, most: str, reason: str | None) -> int:
         most.isascii() and most.isdigit() and int(most[:9]) <= 1_000_000 and len(most) < 9
     ):
         raise WrongUse(f"The limit is {most[:60]!r}; allowed: 0 to 1000000, or none.")
-    with reach.connection() as connection:
+    with connect() as connection:
         value = None if most == "none" else int(most)
-        return verdicts([moves.limit(connection, name, value, terminal_actor(), reason)])
+        return print_answers([moves.limit(connection, name, value, terminal_actor(), reason)])
 
 
 DAYS = click.IntRange(1, moves.MOST_DAYS)
@@ -144,44 +137,42 @@ DAYS = click.IntRange(1, moves.MOST_DAYS)
 @click.option("--dead", type=DAYS, metavar="DAYS", help="Keep dead and cancelled runs for so long.")
 @click.option("--default", "is_default", is_flag=True, help="Return what is not given to the settings' own.")
 @reason_option
-def keep(name: str, succeeded: int | None, dead: int | None, is_default: bool, reason: str | None) -> int:
+def set_retention(
+    name: str, succeeded: int | None, dead: int | None, is_default: bool, reason: str | None
+) -> int:
     """Keep ended runs of a type for days of its own; what is not given stays as it is."""
     if succeeded is None and dead is None and not is_default:
         raise WrongUse("Say for how long: --succeeded DAYS, --dead DAYS, or --default for the settings' own.")
-    rest: moves.Same | None = None if is_default else "same"
-    with reach.connection() as connection:
+    other_days: moves.Same | None = None if is_default else "same"
+    with connect() as connection:
         answer = moves.keep(
             connection,
             name,
             terminal_actor(),
             reason,
-            succeeded_days=rest if succeeded is None else succeeded,
-            dead_days=rest if dead is None else dead,
+            succeeded_days=other_days if succeeded is None else succeeded,
+            dead_days=other_days if dead is None else dead,
         )
-        return verdicts([answer])
+        return print_answers([answer])
 
 
-def _keep_earlier_names() -> None:
-    """Let the first names of commands work, unlisted: scripts have them."""
-    for name, command in (("hold", hold), ("let-go", let_go), ("keep", keep)):
-        earlier = copy(command)
-        earlier.name, earlier.hidden = name, True
-        types.add_command(earlier)
+# Earlier names of commands, which scripts may use; hidden in the help.
+for _name, _command in (("hold", pause_all_types), ("let-go", resume_all_types), ("keep", set_retention)):
+    _alias = copy(_command)
+    _alias.name, _alias.hidden = _name, True
+    types.add_command(_alias)
 
 
-_keep_earlier_names()
-
-
-def require_type(connection: reach.Connection, name: str) -> None:
-    """Raise WrongUse, naming similar types, unless a worker has ever registered the type ``name``."""
+def require_type(connection: Connection, name: str) -> None:
+    """Raise WrongUse, with similar names, unless a worker has ever registered the type ``name``."""
     if not name or not name.isprintable():
         raise WrongUse("A job type is text of 1 to 200 characters without control characters.")
-    known = [
-        str(row["name"]) for row in reach.rows(connection, "SELECT name FROM wakeboard.job_types ORDER BY 1")
+    names = [
+        str(row["name"]) for row in read_rows(connection, "SELECT name FROM wakeboard.job_types ORDER BY 1")
     ]
-    if name in known:
+    if name in names:
         return
-    hint = suggest_names(name, known) if known else " No worker has registered any yet."
+    hint = suggest_names(name, names) if names else " No worker has registered any yet."
     raise WrongUse(
         f"There is no job type '{name}'.{hint} See: wakeboard types list. To enqueue it anyway: --new-type"
     )

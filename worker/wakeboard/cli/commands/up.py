@@ -1,6 +1,6 @@
 """``up``: database, tables, worker and dashboard on one machine, each process restarted after a crash.
 
-A process that ends with exit code 2 was used wrongly, which no restart mends.
+A process that ends with exit code 2 was used wrongly: no restart helps.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ import click
 import psycopg
 
 from wakeboard.accounts.users import create_login_link
-from wakeboard.cli import reach
-from wakeboard.cli.commands import accounts
-from wakeboard.cli.commands.serving import EVERY_SETTING, require_folder
-from wakeboard.cli.flags import LeafCommand, settings
-from wakeboard.cli.printing import answer
-from wakeboard.cli.refusals import NotDone, WrongUse
-from wakeboard.cli.terminal import tell
+from wakeboard.cli.commands.accounts import base_address
+from wakeboard.cli.commands.serving import EVERY_SETTING, module_command, require_folder
+from wakeboard.cli.exceptions import CommandFailed, WrongUse
+from wakeboard.cli.flags import LeafCommand, read_settings
+from wakeboard.cli.printing import print_result
+from wakeboard.cli.terminal import print_notice
 from wakeboard.config import certificates, log, stop_signals
 from wakeboard.config.settings import Settings
-from wakeboard.config.working_directory import place
+from wakeboard.config.working_directory import ROOT, current_folder
+from wakeboard.core.process import os_user
 from wakeboard.core.process.process_tree import die_with_parent
-from wakeboard.database import db
+from wakeboard.database import db, migrations
 from wakeboard.handlers import run_as
 
 READY_SECONDS = 60
@@ -52,69 +52,73 @@ SETTLED_SECONDS = 60.0
 @click.option("--demo", is_flag=True, help="With the example shop: jobs with real effects.")
 def up(port: int | None, demo: bool) -> int:
     """Run all of it on this machine: database, tables, worker with schedules, dashboard. Ctrl-C stops it."""
-    log.never_wait()
+    log.write_in_background()
     require_folder()
     bind = None if port is None else f"127.0.0.1:{port}"
-    chosen = settings(bind=bind, app="wakeboard.demo" if demo else None)
-    certificates.check(chosen)
-    run_as.check(chosen)
+    settings = read_settings(bind=bind, app="wakeboard.demo" if demo else None)
+    certificates.check(settings)
+    run_as.check(settings)
     if demo:
         _require_mail_server()
-    return run(chosen, demo)
+    return run(settings, demo)
 
 
 def _require_mail_server() -> None:
-    """Refuse the example shop before anything is started when its mail server is not installed."""
-    # Only --demo needs it.
+    """Raise CommandFailed when the mail server of the example shop is not installed."""
+    # Imported here, because only --demo needs it.
     from wakeboard.demo.mail_server import MailServerMissing, require_mail_server
 
     try:
         require_mail_server()
     except MailServerMissing as missing:
-        raise NotDone(str(missing)) from None
+        raise CommandFailed(str(missing)) from None
 
 
 class StopRequests:
     """Counts the requests to stop: one stops, a second one hurries.
 
-    Until ``is_patient`` the signal interrupts what is going on; afterwards it is only counted.
+    The signal interrupts the main thread while ``is_interrupting``; otherwise it is only counted.
     """
 
     def __init__(self) -> None:
         self.times = 0
-        self.is_patient = False
+        self.is_interrupting = True
 
     def count(self, _number: int, _frame: FrameType | None) -> None:
         """Handle a signal."""
         self.times += 1
-        if not self.is_patient:
+        if self.is_interrupting:
             raise stop_signals.StopInterrupt
 
 
-def run(chosen: Settings, demo: bool) -> int:
+def run(settings: Settings, demo: bool) -> int:
     """Start everything, keep it going until a signal, stop it; return the exit code."""
-    chosen = replace(chosen, bind=free_address(chosen.bind))
+    settings = replace(settings, bind=free_address(settings.bind))
     requests = StopRequests()
-    # What nohup has a process ignore stays so. A shell lets everything ignore Ctrl-C that it starts with &: a
-    # SIGINT that comes all the same is meant.
-    heard = [n for n in stop_signals.STOPS if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN]
-    before = {number: signal.getsignal(number) for number in heard}
-    services = Services(tell)
+    # A SIGHUP that nohup has ignored stays ignored. A shell has what it starts with & ignore SIGINT: one that
+    # comes all the same is meant.
+    handled = [
+        n for n in stop_signals.STOPS if n != signal.SIGHUP or signal.getsignal(n) is not signal.SIG_IGN
+    ]
+    before = {number: signal.getsignal(number) for number in handled}
+    services = Services()
     try:
-        for number in heard:
+        for number in handled:
             signal.signal(number, requests.count)
-        if stop_signals.was_asked():
+        if stop_signals.is_stop_requested():
             return 0
-        with _database(chosen, requests) as url:
+        with _database(settings, requests) as url:
             try:
-                return _serve(replace(chosen, database_url=url), services, requests, demo)
+                return _serve(replace(settings, database_url=url), services, requests, demo)
             except KeyboardInterrupt:
                 return 0
             finally:
-                requests.is_patient = True
-                asked = requests.times
-                tell("Stopping.")
-                services.stop(chosen.shutdown_seconds + MORE_SECONDS, lambda: requests.times > max(1, asked))
+                requests.is_interrupting = False
+                requested = requests.times
+                print_notice("Stopping.")
+                services.stop(
+                    settings.shutdown_seconds + MORE_SECONDS, lambda: requests.times > max(1, requested)
+                )
     except KeyboardInterrupt:
         return 0
     finally:
@@ -146,66 +150,65 @@ def free_address(bind: str) -> str:
 
 
 @contextmanager
-def _database(chosen: Settings, requests: StopRequests) -> Iterator[str]:
+def _database(settings: Settings, requests: StopRequests) -> Iterator[str]:
     """Yield the URL of a migrated database; the embedded one is stopped afterwards if it was started here."""
-    if chosen.database_url is not None:
-        _migrate(chosen.database_url)
-        yield chosen.database_url
+    if settings.database_url is not None:
+        _migrate(settings.database_url)
+        yield settings.database_url
         return
-    # Loading it takes longer than the rest of this command; with a URL it is not needed.
+    # Imported without a URL only: it takes longer than the rest of this command.
     from wakeboard.database import embedded
 
-    was_running = embedded.is_running(chosen.data_dir)
+    was_running = embedded.is_running(settings.data_dir)
     try:
-        server = embedded.start(chosen.data_dir, progress=tell)
+        server = embedded.start(settings.data_dir, progress=print_notice)
         _migrate(server.url)
         yield server.url
     finally:
-        requests.is_patient = True
+        requests.is_interrupting = False
         if was_running:
-            tell("The embedded database ran before and stays on; to stop it: wakeboard db stop")
+            print_notice("The embedded database ran before and stays on; to stop it: wakeboard db stop")
         else:
-            tell(embedded.stop(chosen.data_dir))
+            print_notice(embedded.stop(settings.data_dir))
 
 
 def _migrate(url: str) -> None:
-    before, after = db.migrate(url)
+    before, after = migrations.migrate(url)
     if before != after:
-        tell(f"The schema was brought from {before or 'nothing'} to {after}.")
+        print_notice(f"The schema was brought from {before or 'nothing'} to {after}.")
 
 
-def _serve(chosen: Settings, services: Services, requests: StopRequests, demo: bool) -> int:
-    extra = _prepare_demo(str(chosen.database_url)) if demo else []
-    environment = os.environ | chosen.environment_variables()
-    # Whoever is interrupted while it starts a process does not know it.
-    requests.is_patient = True
-    for number, command in enumerate(extra, 1):
+def _serve(settings: Settings, services: Services, requests: StopRequests, demo: bool) -> int:
+    demo_servers: list[list[str]] = []
+    if demo:
+        # Imported here, because the import registers the handlers of the example shop.
+        from wakeboard.demo import prepare
+
+        demo_servers = prepare(str(settings.database_url))
+    environment = os.environ | settings.environment_variables()
+    # An interrupt while a process is started would lose it.
+    requests.is_interrupting = False
+    for number, command in enumerate(demo_servers, 1):
         services.add(f"demo's server {number}", command, environment)
-    services.add("worker", reach.ourselves("worker"), environment)
-    services.add("dashboard", [sys.executable, "-P", "-m", "wakeboard_dashboard"], environment)
-    return _watch(chosen, services, requests, accounts.base_address(chosen))
+    services.add("worker", module_command("wakeboard", "worker"), environment)
+    services.add("dashboard", module_command("wakeboard_dashboard"), environment)
+    return _watch(settings, services, requests, base_address(settings))
 
 
-def _prepare_demo(url: str) -> list[list[str]]:
-    from importlib import import_module
-
-    prepared: list[list[str]] = import_module("wakeboard.demo").prepare(url)
-    return prepared
-
-
-def _watch(chosen: Settings, services: Services, requests: StopRequests, address: str) -> int:
+def _watch(settings: Settings, services: Services, requests: StopRequests, address: str) -> int:
     """Keep the services running until a stop is requested; print the login link once it can work."""
-    deadline, told = time.monotonic() + READY_SECONDS, False
+    deadline, is_link_printed = time.monotonic() + READY_SECONDS, False
     while not requests.times:
-        wrong = services.restart_ended()
-        if wrong is not None:
-            return wrong
-        if not told and is_healthy(address):
-            _print_link(str(chosen.database_url), address)
-            told = True
-        elif not told and time.monotonic() > deadline:
-            tell(f"The dashboard at {address} does not answer yet. When it does: wakeboard login-link")
-            told = True
+        if services.restart_ended():
+            return WRONG_USE
+        if not is_link_printed and is_healthy(address):
+            _print_link(str(settings.database_url), address)
+            is_link_printed = True
+        elif not is_link_printed and time.monotonic() > deadline:
+            print_notice(
+                f"The dashboard at {address} does not answer yet. When it does: wakeboard login-link"
+            )
+            is_link_printed = True
         time.sleep(LOOK_SECONDS)
     return 0
 
@@ -213,22 +216,22 @@ def _watch(chosen: Settings, services: Services, requests: StopRequests, address
 def _print_link(url: str, address: str) -> None:
     try:
         with db.connect(url, name="wakeboard up") as connection:
-            token = create_login_link(connection, accounts.os_user())
+            token = create_login_link(connection, os_user.name())
     except (db.DatabaseError, psycopg.Error) as failure:
-        tell(f"Wakeboard is at {address}, but no login link could be made: {failure}")
+        print_notice(f"Wakeboard is at {address}, but no login link could be made: {failure}")
         return
     link = f"{address}/login?token={token}"
-    answer({"url": address, "login": link}, f"Wakeboard is at {link}")
+    print_result({"url": address, "login": link}, f"Wakeboard is at {link}")
     sys.stdout.flush()
 
 
 def is_healthy(address: str) -> bool:
-    """Return whether the dashboard at ``address`` says that it is well."""
+    """Return whether the dashboard at ``address`` answers that it is healthy."""
     parts = urlsplit(address)
     host, port = str(parts.hostname), parts.port
     connection: http.client.HTTPConnection
     if parts.scheme == "https":
-        # Our own server, whose certificate need not be for this name.
+        # Our own server: its certificate need not be for this name.
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         connection = http.client.HTTPSConnection(host, port, timeout=2, context=context)
@@ -256,37 +259,40 @@ class Service:
     wait_seconds: float = FIRST_WAIT_SECONDS
 
     def start(self) -> None:
-        """Start it, in a group of its own so that a Ctrl-C in the terminal reaches us alone."""
+        """Start it in a process group of its own, so that a Ctrl-C in the terminal reaches ``up`` alone."""
         self.started = time.monotonic()
-        us = os.getpid()
+        parent = os.getpid()
         self.process = subprocess.Popen(
             self.command,
             env=dict(self.environment),
-            # Ours may have been removed since.
-            cwd=place(),
+            # The current folder may have been removed.
+            cwd=current_folder() or ROOT,
             stdin=subprocess.DEVNULL,
             start_new_session=True,
-            # Should we be killed, it ends as after SIGTERM instead of holding the port for ever.
-            preexec_fn=lambda: die_with_parent(us, signal.SIGTERM),
+            # When ``up`` is killed, it gets SIGTERM instead of holding the port for ever.
+            preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),
         )
 
     def reap(self) -> int | None:
         """Return the exit code (negative: a signal) of a process that has just ended, else None."""
-        if self.process is None or not self._has_exited(self.process.pid):
+        if self.process is None:
             return None
-        # Its id is not free before wait(), so this group is still its own.
+        if os.waitid(os.P_PID, self.process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+            return None
+        # The process id is not free before wait(), so the group is still its own.
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         code = self.process.wait()
         self.process = None
         return code
 
-    @staticmethod
-    def _has_exited(pid: int) -> bool:
-        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    def is_running(self) -> bool:
+        """Reap the process if it has ended; return whether it runs."""
+        self.reap()
+        return self.process is not None
 
     def terminate(self) -> None:
-        """Send SIGTERM to the process itself: it knows its own children."""
+        """Send SIGTERM to the process alone, which ends its own children."""
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, signal.SIGTERM)
@@ -300,9 +306,8 @@ class Service:
 
 @dataclass
 class Services:
-    """All processes of ``up``. ``tell`` gets a sentence when one ends and when it is started again."""
+    """All processes of ``up``."""
 
-    tell: Callable[[str], None]
     members: list[Service] = field(default_factory=list)
 
     def add(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
@@ -310,24 +315,26 @@ class Services:
         self.members.append(Service(name, command, environment))
         self.members[-1].start()
 
-    def restart_ended(self) -> int | None:
-        """Note what has ended and start it again when its time has come; return 2 for a wrong use."""
+    def restart_ended(self) -> bool:
+        """Start each process that has ended again, after its wait; return whether one was used wrongly."""
         for member in self.members:
             code = member.reap()
             if code == WRONG_USE:
-                self.tell(f"The {member.name} cannot run like this; see the line above.")
-                return WRONG_USE
+                print_notice(f"The {member.name} cannot run like this; see the line above.")
+                return True
             if code is not None:
                 self._plan_restart(member, code)
             elif member.process is None and time.monotonic() >= member.due:
                 member.start()
-        return None
+        return False
 
     def _plan_restart(self, member: Service, code: int) -> None:
         if time.monotonic() - member.started > SETTLED_SECONDS:
             member.wait_seconds = FIRST_WAIT_SECONDS
         member.due = time.monotonic() + member.wait_seconds
-        self.tell(f"The {member.name} {describe_exit(code)}; it starts again in {member.wait_seconds:g} s.")
+        print_notice(
+            f"The {member.name} {describe_exit(code)}; it starts again in {member.wait_seconds:g} s."
+        )
         member.wait_seconds = min(LONGEST_WAIT_SECONDS, member.wait_seconds * 2)
 
     def stop(self, seconds: float, hurry: Callable[[], bool]) -> None:
@@ -335,17 +342,12 @@ class Services:
         for member in self.members:
             member.terminate()
         deadline = time.monotonic() + seconds
-        while any(self._is_running(member) for member in self.members):
+        while any(member.is_running() for member in self.members):
             if time.monotonic() > deadline or hurry():
                 for member in self.members:
                     member.kill()
                 deadline = time.monotonic() + LONGEST_WAIT_SECONDS
             time.sleep(0.05)
-
-    @staticmethod
-    def _is_running(member: Service) -> bool:
-        member.reap()
-        return member.process is not None
 
 
 def describe_exit(code: int) -> str:

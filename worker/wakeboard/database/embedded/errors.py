@@ -1,4 +1,4 @@
-"""The one error of the embedded server. Imports nothing."""
+"""The one error of the embedded server."""
 
 
 class EmbeddedError(Exception):

@@ -19,96 +19,96 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from wakeboard.database.embedded.errors import EmbeddedError
-from wakeboard.database.embedded.places import ClusterPaths
+from wakeboard.database.embedded.paths import ClusterPaths
 
 WAIT_SECONDS = 0.05
 
-_marks: dict[str, int] = {}
+_use_locks: dict[str, int] = {}
 
 
 @contextmanager
-def starting(places: ClusterPaths, deadline: float, tell: Callable[[str], None]) -> Iterator[None]:
+def start_lock(paths: ClusterPaths, deadline: float, notice: Callable[[str], None]) -> Iterator[None]:
     """Hold ``start.lock``; waits until ``deadline`` (monotonic seconds), then raises EmbeddedError."""
-    held = _open(places, "start.lock")
+    opened = _open(paths, "start.lock")
     try:
-        while not _lock(held, fcntl.LOCK_EX):
+        while not _try_lock(opened):
             if time.monotonic() > deadline:
                 raise EmbeddedError(
-                    f"Another process has been starting or stopping the database in {places.home} for too "
+                    f"Another process has been starting or stopping the database in {paths.home} for too "
                     "long: look for it with 'ps', end it, and try again."
                 )
-            tell("waiting for another process that starts or stops the database")
+            notice("waiting for another process that starts or stops the database")
             time.sleep(WAIT_SECONDS)
         yield
-    finally:
-        os.close(held)
-
-
-@contextmanager
-def server_lock(places: ClusterPaths) -> Iterator[int | None]:
-    """Take ``server.lock`` and give its open file, for a new server to inherit; None while one lives."""
-    opened = _open(places, "server.lock")
-    try:
-        yield opened if _lock(opened, fcntl.LOCK_EX) else None
     finally:
         os.close(opened)
 
 
-def server_lives(places: ClusterPaths) -> bool:
-    """Tell whether any process of a server that we started is alive, ready or not."""
-    with server_lock(places) as taken:
-        return taken is None
+@contextmanager
+def server_lock(paths: ClusterPaths) -> Iterator[int | None]:
+    """Take ``server.lock`` and give its open file, for a new server to inherit; None while one lives."""
+    opened = _open(paths, "server.lock")
+    try:
+        yield opened if _try_lock(opened) else None
+    finally:
+        os.close(opened)
+
+
+def is_server_alive(paths: ClusterPaths) -> bool:
+    """Return whether any process of a server that we started is alive, ready or not."""
+    with server_lock(paths) as lock:
+        return lock is None
 
 
 @contextmanager
-def mark_use(places: ClusterPaths) -> Iterator[None]:
-    """Note, until unmark_use() or the end of this process, that it uses the server; not when the block fails.
+def mark_use(paths: ClusterPaths) -> Iterator[None]:
+    """Hold ``use.lock`` until unmark_use() or the end of this process; release it when the block fails.
 
     Only for the holder of start.lock: stop() alone takes ``use.lock`` for itself, and holds start.lock too.
     """
-    key = str(places.home)
-    if key in _marks:
+    key = str(paths.home)
+    if key in _use_locks:
         yield
         return
-    _marks[key] = _open(places, "use.lock")
+    _use_locks[key] = _open(paths, "use.lock")
     try:
-        fcntl.flock(_marks[key], fcntl.LOCK_SH)
+        fcntl.flock(_use_locks[key], fcntl.LOCK_SH)
         yield
     except BaseException:
-        unmark_use(places)
+        unmark_use(paths)
         raise
 
 
-def unmark_use(places: ClusterPaths) -> None:
-    """Take back the note of mark_use()."""
-    opened = _marks.pop(str(places.home), None)
+def unmark_use(paths: ClusterPaths) -> None:
+    """Release what mark_use() holds."""
+    opened = _use_locks.pop(str(paths.home), None)
     if opened is not None:
         os.close(opened)
 
 
-def used_by_others(places: ClusterPaths) -> bool:
-    """Tell whether another process has called start() and lives."""
-    opened = _open(places, "use.lock")
+def is_used_by_others(paths: ClusterPaths) -> bool:
+    """Return whether another process has called start() and lives."""
+    opened = _open(paths, "use.lock")
     try:
-        return not _lock(opened, fcntl.LOCK_EX)
+        return not _try_lock(opened)
     finally:
         os.close(opened)
 
 
-def _lock(opened: int, kind: int) -> bool:
+def _try_lock(opened: int) -> bool:
     try:
-        fcntl.flock(opened, kind | fcntl.LOCK_NB)
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
 
 
-def _open(places: ClusterPaths, name: str) -> int:
-    path = places.home / name
+def _open(paths: ClusterPaths, name: str) -> int:
+    path = paths.home / name
     flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
     with suppress(FileExistsError):
         created = os.open(path, flags | os.O_EXCL, 0o600)
-        if places.owner.foreign:
-            os.fchown(created, places.owner.uid, places.owner.gid)
+        if paths.owner.is_foreign:
+            os.fchown(created, paths.owner.uid, paths.owner.gid)
         return created
     return os.open(path, flags, 0o600)

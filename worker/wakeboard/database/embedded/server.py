@@ -1,6 +1,6 @@
-"""The server process: started or found, asked by connecting, stopped when nobody else uses it.
+"""The server process: start it, find it, stop it when nobody else uses it.
 
-Never trusts a process id that it only read in a file, and signals no process that is not this server.
+Trusts no process id that only a file names, and signals no process that is not this server.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pathlib import Path
 
 import psycopg
 
-from wakeboard.database.embedded import binaries, cluster, contact, identity, locks
+from wakeboard.database.embedded import admin, binaries, cluster, cluster_owner, locks
 from wakeboard.database.embedded.errors import EmbeddedError
-from wakeboard.database.embedded.places import DATABASE, ROLE, ClusterPaths, home, resolve
+from wakeboard.database.embedded.paths import DATABASE, ROLE, ClusterPaths, home, resolve
 
 STOP_SECONDS = 60
 GRACE_SECONDS = 2
@@ -31,7 +31,7 @@ PROGRESS_SECONDS = 5
 
 
 class WaitNotice:
-    """Tells a person what is waited for: a sentence that is new, and again each few seconds with the time."""
+    """Reports what is waited for: each new sentence, and again every PROGRESS_SECONDS with the time."""
 
     def __init__(self, progress: Callable[[str], None] | None) -> None:
         self._progress = progress
@@ -74,19 +74,19 @@ def start(
     The server outlives this process; stop() ends it. Raises EmbeddedError.
     """
     deadline = time.monotonic() + wait_seconds
-    tell = WaitNotice(progress)
+    notice = WaitNotice(progress)
     try:
-        places = prepare(data_dir)
-        with locks.starting(places, deadline, tell), locks.mark_use(places):
-            started = _start(places, deadline, tell, settings or {})
-            pid = contact.furnish(places)
+        paths = prepare_paths(data_dir)
+        with locks.start_lock(paths, deadline, notice), locks.mark_use(paths):
+            started = _start(paths, deadline, notice, settings or {})
+            pid = admin.create_role_and_database(paths)
     except (OSError, psycopg.Error) as failed:
-        said = str(failed).strip().rstrip(".")
+        message = str(failed).strip().rstrip(".")
         raise EmbeddedError(
-            f"Cannot start the database in {data_dir}: {said}. Fix that, or set WAKEBOARD_DATA_DIR to "
+            f"Cannot start the database in {data_dir}: {message}. Fix that, or set WAKEBOARD_DATA_DIR to "
             "another folder."
         ) from failed
-    return Server(places.data_dir, places.url(), started, pid)
+    return Server(paths.data_dir, paths.url(), started, pid)
 
 
 def stop(data_dir: Path, *, only_if_unused: bool = True) -> str:
@@ -94,18 +94,18 @@ def stop(data_dir: Path, *, only_if_unused: bool = True) -> str:
 
     Raises EmbeddedError when it does not stop in a minute.
     """
-    places = existing(data_dir)
-    if places is None:
+    paths = existing_paths(data_dir)
+    if paths is None:
         return "The embedded database was not running."
     deadline = time.monotonic() + STOP_SECONDS
-    with locks.starting(places, deadline, WaitNotice(None)):
-        locks.unmark_use(places)
-        pid = contact.postmaster(places)
+    with locks.start_lock(paths, deadline, WaitNotice(None)):
+        locks.unmark_use(paths)
+        pid = admin.find_postmaster(paths)
         if pid is None:
-            return _say_not_running(places)
-        if only_if_unused and (reason := why_used(places)):
+            return _not_running(paths)
+        if only_if_unused and (reason := reason_in_use(paths)):
             return f"The embedded database was left running because {reason}."
-        return end(places, pid, deadline)
+        return stop_postmaster(paths, pid, deadline)
 
 
 def url(data_dir: Path, *, user: str = ROLE, database: str = DATABASE) -> str:
@@ -113,142 +113,149 @@ def url(data_dir: Path, *, user: str = ROLE, database: str = DATABASE) -> str:
 
     The default user owns the database and is no superuser; ``postgres`` is the superuser.
     """
-    return find(data_dir).url(user=user, database=database)
+    return find_paths(data_dir).url(user=user, database=database)
 
 
 def is_running(data_dir: Path) -> bool:
-    """Tell whether the server of ``data_dir`` accepts connections now."""
-    places = existing(data_dir)
-    return places is not None and contact.ask(places).ready
+    """Return whether the server of ``data_dir`` accepts connections now."""
+    paths = existing_paths(data_dir)
+    return paths is not None and admin.probe(paths).is_ready
 
 
 def has_cluster(data_dir: Path) -> bool:
-    """Tell whether a database was ever made in ``data_dir``, running or not."""
-    places = existing(data_dir)
-    return places is not None and places.cluster.exists()
+    """Return whether a database was ever made in ``data_dir``, running or not."""
+    paths = existing_paths(data_dir)
+    return paths is not None and paths.cluster.exists()
 
 
 def binary(name: str, data_dir: Path) -> Path:
     """Return the path of a PostgreSQL program (``psql``, ``pg_dump`` …); raises EmbeddedError if unknown."""
-    places = find(data_dir, create=True)
-    path = binaries.for_caller(places.data_dir, places.owner) / name
+    paths = find_paths(data_dir, create=True)
+    path = binaries.for_caller(paths.data_dir, paths.owner) / name
     if not path.is_file():
-        known = ", ".join(sorted(program.name for program in path.parent.iterdir()))
-        raise EmbeddedError(f"PostgreSQL has no program {name!r} here; it has {known}.")
+        names = ", ".join(sorted(program.name for program in path.parent.iterdir()))
+        raise EmbeddedError(f"PostgreSQL has no program {name!r} here; it has {names}.")
     return path
 
 
-def prepare(data_dir: Path) -> ClusterPaths:
-    """Return the places of ``data_dir``, its folders made and owned as they must be."""
+def prepare_paths(data_dir: Path) -> ClusterPaths:
+    """Return the paths of ``data_dir``, its folders made and owned as they must be."""
     root = resolve(data_dir)
-    identity.make_folders(root)
-    owner = identity.owner(home(root), create=True)
-    identity.require_reachable(root, owner)
-    places = ClusterPaths(root, owner)
-    identity.private_folder(places.home, owner)
-    return places
+    cluster_owner.make_folders(root)
+    owner = cluster_owner.find_owner(home(root), create=True)
+    cluster_owner.require_reachable(root, owner)
+    paths = ClusterPaths(root, owner)
+    cluster_owner.private_folder(paths.home, owner)
+    return paths
 
 
-def find(data_dir: Path, *, create: bool = False) -> ClusterPaths:
-    """Return the places of ``data_dir``, whether anything is there or not."""
+def find_paths(data_dir: Path, *, create: bool = False) -> ClusterPaths:
+    """Return the paths of ``data_dir``, whether anything is there or not."""
     root = resolve(data_dir)
-    return ClusterPaths(root, identity.owner(home(root), create=create))
+    return ClusterPaths(root, cluster_owner.find_owner(home(root), create=create))
 
 
-def existing(data_dir: Path) -> ClusterPaths | None:
-    """Return the places of ``data_dir``, None when no cluster was ever made there."""
-    return None if identity.holder(home(resolve(data_dir))) is None else find(data_dir)
+def existing_paths(data_dir: Path) -> ClusterPaths | None:
+    """Return the paths of ``data_dir``, None when no cluster was ever made there."""
+    return None if cluster_owner.owner_uid(home(resolve(data_dir))) is None else find_paths(data_dir)
 
 
-def _start(places: ClusterPaths, deadline: float, tell: WaitNotice, settings: Mapping[str, str]) -> bool:
-    launched, begun = False, time.monotonic()
-    while not (answer := contact.ask(places)).ready:
-        if any(word in answer.complaint for word in REFUSALS):
-            raise EmbeddedError(f"The database in {places.data_dir} refused us: {answer.complaint}")
-        with locks.server_lock(places) as lock:
-            nobody_lives = lock is not None and not contact.is_postmaster(contact.written_pid(places), places)
-            if nobody_lives and launched:
-                complaint = cluster.last_complaint(places) or answer.complaint
-                raise EmbeddedError(f"The database in {places.data_dir} did not start: {complaint}")
-            if lock is not None and nobody_lives:
-                _launch(places, lock, tell, settings)
-                launched = True
-        tell(_waiting_for(answer, launched, time.monotonic() - begun))
+def _start(paths: ClusterPaths, deadline: float, notice: WaitNotice, settings: Mapping[str, str]) -> bool:
+    is_launched, began_at = False, time.monotonic()
+    while not (readiness := admin.probe(paths)).is_ready:
+        if any(word in readiness.message for word in REFUSALS):
+            raise EmbeddedError(f"The database in {paths.data_dir} refused us: {readiness.message}")
+        with locks.server_lock(paths) as lock:
+            is_down = lock is not None and not admin.is_postmaster(admin.read_pid_file(paths), paths)
+            if is_down and is_launched:
+                message = cluster.last_fatal_line(paths) or readiness.message
+                raise EmbeddedError(f"The database in {paths.data_dir} did not start: {message}")
+            if lock is not None and is_down:
+                _launch(paths, lock, notice, settings)
+                is_launched = True
+        notice(_wait_reason(readiness, is_launched, time.monotonic() - began_at))
         if time.monotonic() > deadline:
             raise EmbeddedError(
-                f"The database in {places.data_dir} is not ready yet ({answer.complaint}). It goes on by "
-                f"itself; try again later. Its log is in {places.log_folder}."
+                f"The database in {paths.data_dir} is not ready yet ({readiness.message}). It goes on by "
+                f"itself; try again later. Its log is in {paths.log_folder}."
             )
         time.sleep(locks.WAIT_SECONDS)
-    return launched
+    return is_launched
 
 
-def _waiting_for(answer: contact.ServerAnswer, launched: bool, waited_seconds: float) -> str:
-    if "too many clients" in answer.complaint:
+def _wait_reason(readiness: admin.Readiness, is_launched: bool, waited_seconds: float) -> str:
+    if "too many clients" in readiness.message:
         return "the database has no free connection"
-    if "shutting down" in answer.complaint:
+    if "shutting down" in readiness.message:
         return "the database is shutting down"
-    # Every start says "starting up" for a moment; only a recovery goes on saying it.
-    if any(word in answer.complaint for word in NOT_OPEN) and waited_seconds > RECOVERY_SECONDS:
+    # Every start says "starting up" for a moment; a recovery says it for longer.
+    if any(word in readiness.message for word in NOT_OPEN) and waited_seconds > RECOVERY_SECONDS:
         return "the database is recovering"
-    return "the database is starting" if launched else "waiting for the previous server to end"
+    return "the database is starting" if is_launched else "waiting for the previous server to end"
 
 
-def _launch(places: ClusterPaths, lock: int, tell: WaitNotice, settings: Mapping[str, str]) -> None:
-    bin_folder = binaries.for_server(places.data_dir, places.owner)
-    tell("preparing the database")
-    cluster.make(places, bin_folder, settings)
-    cluster.guard(places)
-    cluster.tidy(places)
+def _launch(paths: ClusterPaths, lock: int, notice: WaitNotice, settings: Mapping[str, str]) -> None:
+    bin_folder = binaries.for_server(paths.data_dir, paths.owner)
+    notice("preparing the database")
+    cluster.create(paths, bin_folder, settings)
+    cluster.write_access_files(paths)
+    cluster.remove_leftovers(paths)
     # Unlinked and created anew: root must not follow a link that the server's user put there.
-    places.startup_log.unlink(missing_ok=True)
-    output = os.open(places.startup_log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
+    paths.startup_log.unlink(missing_ok=True)
+    output = os.open(paths.startup_log, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND, 0o600)
     try:
         subprocess.run(
-            ["/bin/sh", "-c", DETACH, "sh", bin_folder / "postgres", *cluster.arguments(places, settings)],
+            [
+                "/bin/sh",
+                "-c",
+                DETACH,
+                "sh",
+                bin_folder / "postgres",
+                *cluster.server_arguments(paths, settings),
+            ],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
             pass_fds=(lock,),
             check=True,
-            **places.owner.options(),
+            **paths.owner.subprocess_options(),
         )
     finally:
         os.close(output)
 
 
-def why_used(places: ClusterPaths) -> str:
-    """Return why the server is still needed, or ''. A session just closed is given a moment to go."""
-    patience = time.monotonic() + GRACE_SECONDS
+def reason_in_use(paths: ClusterPaths) -> str:
+    """Return why the server is still needed, or ''. Sessions that just closed get GRACE_SECONDS to go."""
+    deadline = time.monotonic() + GRACE_SECONDS
     try:
-        while others := contact.other_sessions(places):
-            if time.monotonic() > patience:
+        while others := admin.count_other_sessions(paths):
+            if time.monotonic() > deadline:
                 return f"{others} other session{'s are' if others > 1 else ' is'} connected"
             time.sleep(locks.WAIT_SECONDS)
     except psycopg.Error as refused:
         # A server that is not open yet has no sessions; one that is full or slow may have many.
         if not any(word in str(refused) for word in NOT_OPEN):
             return f"its sessions could not be counted ({' '.join(str(refused).split())})"
-    return "another Wakeboard process uses it" if locks.used_by_others(places) else ""
+    return "another Wakeboard process uses it" if locks.is_used_by_others(paths) else ""
 
 
-def end(places: ClusterPaths, pid: int, deadline: float) -> str:
+def stop_postmaster(paths: ClusterPaths, pid: int, deadline: float) -> str:
     """Stop the postmaster ``pid``, for the holder of start.lock; raises EmbeddedError at ``deadline``."""
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGINT)
-    while locks.server_lives(places) or contact.is_postmaster(pid, places):
+    while locks.is_server_alive(paths) or admin.is_postmaster(pid, paths):
         if time.monotonic() > deadline:
             raise EmbeddedError(
-                f"The database in {places.data_dir} was told to stop and has not yet: its log is in "
-                f"{places.log_folder}."
+                f"The database in {paths.data_dir} was told to stop and has not yet: its log is in "
+                f"{paths.log_folder}."
             )
         time.sleep(locks.WAIT_SECONDS)
     return "The embedded database was stopped."
 
 
-def _say_not_running(places: ClusterPaths) -> str:
-    if contact.ask(places).ready or locks.server_lives(places):
+def _not_running(paths: ClusterPaths) -> str:
+    if admin.probe(paths).is_ready or locks.is_server_alive(paths):
         return (
             "The embedded database was left alone: its process is not visible here; "
             "another container may run it."

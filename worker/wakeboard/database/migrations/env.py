@@ -4,8 +4,8 @@ from alembic import context
 from sqlalchemy import text
 
 from wakeboard.database.db import engine
-from wakeboard.database.migrations.beforehand import make_large_indexes
-from wakeboard.database.migrations.locks import take_every_table
+from wakeboard.database.migrations.large_indexes import create_large_indexes
+from wakeboard.database.migrations.locks import lock_every_table
 from wakeboard.database.tables import SCHEMA, metadata
 
 
@@ -15,13 +15,13 @@ def include_name(name: str | None, kind: str, _parents: object) -> bool:
 
 
 def run() -> None:
-    """Run the asked migrations on the database whose URL ``wakeboard.database.db.migrate`` handed over."""
+    """Run the requested migrations on the database of ``database.migrations.migrate``."""
     url = context.config.attributes["url"]
-    make_large_indexes(url, context.script, context.get_revision_argument())
+    create_large_indexes(url, context.script, context.get_revision_argument())
     target = engine(url, name="wakeboard migrate", statement_timeout_seconds=0)
     try:
         with target.connect() as connection:
-            take_every_table(connection)
+            lock_every_table(connection)
             connection.execute(text(f"CREATE SCHEMA IF NOT EXISTS {SCHEMA}"))
             context.configure(
                 connection=connection,

@@ -1,7 +1,7 @@
-"""How a migration gets at the tables: all of them at once or none, so that it deadlocks with nobody.
+"""Locks every table of the schema for a migration, all at once or none, so that it deadlocks with nobody.
 
-It would otherwise take them in the order of its changes, and meet a transaction that goes the other way
-round: PostgreSQL ends one of the two, and that may be the one of somebody who enqueues.
+Locked in the order of the migration's changes, the tables would deadlock with a transaction that uses them in
+another order: PostgreSQL ends one of the two, perhaps that of a program that enqueues.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ SELECT string_agg(format('%I.%I', nspname, relname), ', ' ORDER BY relname)
 FROM pg_class JOIN pg_namespace ON pg_namespace.oid = relnamespace
 WHERE nspname = 'wakeboard' AND relkind IN ('r', 'p')
 """
-# Who has used our tables in a transaction that is still open, the oldest first.
-USERS = """
+# The oldest open transaction that has used our tables.
+OLDEST_USER = """
 SELECT coalesce(nullif(a.application_name, ''), 'a program without a name'), a.pid,
     extract(epoch FROM clock_timestamp() - min(a.xact_start))::int
 FROM pg_locks AS l JOIN pg_class AS c ON c.oid = l.relation JOIN pg_stat_activity AS a ON a.pid = l.pid
@@ -37,20 +37,20 @@ GROUP BY 1, 2 ORDER BY 3 DESC NULLS LAST LIMIT 1
 """
 
 
-def take_every_table(connection: Connection) -> None:
+def lock_every_table(connection: Connection) -> None:
     """Lock every table of the schema in the transaction that ``connection`` begins here.
 
-    Others wait half a second behind each try. Raises DatabaseError, naming who is in the way, when the tables
-    were not free together for ten seconds; then nothing has changed.
+    Others wait behind each try, TRY_SECONDS at most. Raises DatabaseError, naming the session in the way,
+    when the tables were not free together for PATIENCE_SECONDS; nothing has changed then.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
-    while not _take(connection):
+    while not _try_lock(connection):
         if time.monotonic() > deadline:
             raise DatabaseError(_refusal(connection))
         time.sleep(PAUSE_SECONDS)
 
 
-def _take(connection: Connection) -> bool:
+def _try_lock(connection: Connection) -> bool:
     tables = connection.execute(text(TABLES)).scalar()
     if not tables:
         return True
@@ -68,11 +68,11 @@ def _take(connection: Connection) -> bool:
 
 
 def _refusal(connection: Connection) -> str:
-    found = connection.execute(text(USERS)).first()
+    session = connection.execute(text(OLDEST_USER)).first()
     who = (
-        f"the session of {found[0]} (process {found[1]} of the server) uses them, in a transaction that has "
-        f"been open for {found[2] or 0} s"
-        if found
+        f"the session of {session[0]} (process {session[1]} of the server) uses them, in a transaction that "
+        f"has been open for {session[2] or 0} s"
+        if session
         else "they are in use all the time"
     )
     return (

@@ -12,9 +12,9 @@ from typing import Any
 import psycopg
 
 from wakeboard.core.states import ENDED, sql_list
-from wakeboard.database import db
+from wakeboard.database import db, migrations
 from wakeboard.database.audit import terminal_actor
-from wakeboard.database.embedded.errors import EmbeddedError
+from wakeboard.database.embedded import EmbeddedError
 from wakeboard.demo.mail_server import LOOPBACK, MailServer, MailServerMissing
 from wakeboard.demo.rehearsal import receipts
 from wakeboard.demo.rehearsal.findings import (
@@ -122,7 +122,7 @@ def _database(sandbox: Sandbox, waiting: Waiter) -> str:
         own = f"(A rehearsal makes its folder in {sandbox.folder.parent}, whatever WAKEBOARD_DATA_DIR says.)"
         raise EmbeddedError(f"{failed} {own}") from failed
     waiting.check()
-    db.migrate(url)
+    migrations.migrate(url)
     return url
 
 

@@ -85,7 +85,7 @@ def begin_new_life(connection: psycopg.Connection[Any], actor: Actor, action: st
     It is audited as ``action`` on ``target``: the database, or the file that it came from. The running runs
     have no worker any more: the first reaper takes them as lost, and they run again by their rule.
     """
-    with audit.acting(connection):
+    with audit.audited_transaction(connection):
         connection.execute(RUNS.encode())
         connection.execute(WORKERS)
         connection.execute(SESSIONS)

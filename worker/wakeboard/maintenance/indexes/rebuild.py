@@ -129,7 +129,7 @@ def _wait(
 def _hindrance(connection: Connection, table: str) -> str | None:
     """Say who holds an old snapshot, or changes the table as a whole; None when nobody does."""
     # Slots and standbys hold rows back, and are waited for by nobody.
-    old = [each for each in vacuum_blockers.holders(connection) if (each.seconds or 0.0) > OLD_SECONDS]
+    old = [each for each in vacuum_blockers.find_blockers(connection) if (each.seconds or 0.0) > OLD_SECONDS]
     if old:
         return f"{old[0].title} is open"
     busy = connection.execute(BUSY, (f"wakeboard.{table}",)).fetchone()

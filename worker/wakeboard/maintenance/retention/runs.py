@@ -15,7 +15,7 @@ from typing import Any
 import psycopg
 from psycopg.rows import class_row
 
-from wakeboard.database.poison_rows import Parts
+from wakeboard.database.poison_rows import RowBatches
 from wakeboard.maintenance.retention.keep import Keep, OfType
 from wakeboard.maintenance.retention.zones import Zone, Zones
 
@@ -186,7 +186,7 @@ def remove(connection: Connection, expired: Sequence[tuple[int, datetime]]) -> R
     each of them costs some statements, and where another table refers to all runs each run is one.
     """
     removed, refused = RemovedRuns(), 0
-    parts = Parts(expired)
+    parts = RowBatches(expired)
     for part in parts:
         if refused >= MOST_REFUSED:
             break

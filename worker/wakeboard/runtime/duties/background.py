@@ -30,7 +30,6 @@ from wakeboard.runtime.duties.poll import PollRequest, PollResult, limited, look
 from wakeboard.runtime.duties.presence import Presence
 from wakeboard.runtime.duties.reaper import Reaper
 from wakeboard.runtime.duties.statistics_merge import MERGE_SECONDS, StatisticsMerge
-from wakeboard.runtime.duties.watchdog import Watchdog
 from wakeboard.runtime.loop.claims import ClaimPlanner
 from wakeboard.runtime.loop.in_flight import RunsInFlight
 from wakeboard.runtime.loop.inbox import Looked, StopAsked, WorkMayBeDue
@@ -145,11 +144,6 @@ class Background:
     def is_registered(self) -> bool:
         """Whether the worker's row stands: from then on it claims."""
         return self._registered_with is not None
-
-    @property
-    def watchdogs(self) -> Sequence[Watchdog]:
-        """What the loop looks at, so that a silent database cannot hold the threads for ever."""
-        return self._heartbeat.watchdog, self._duties.watchdog
 
     @property
     def ended_threads(self) -> list[str]:

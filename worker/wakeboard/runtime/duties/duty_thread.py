@@ -18,11 +18,11 @@ import psycopg
 
 from wakeboard.config.service_thread import FailureLog, ServiceThread
 from wakeboard.core.text.sanitize import describe_error, first_line
-from wakeboard.database.db import NO_TABLES, DatabaseError, connect, current_revision
-from wakeboard.database.outage_log import MissingTables, OutageLog, RepeatedWarnings
+from wakeboard.database.db import MISSING_TABLE_ERRORS, DatabaseError, connect
+from wakeboard.database.migrations import current_revision
+from wakeboard.database.outage_log import MissingTables, OutageLog, WarningThrottle
 from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.duties.notify_check import NotHeard
-from wakeboard.runtime.duties.watchdog import Watchdog
 from wakeboard.runtime.loop.channel import DEADLINE_SECONDS, USELESS
 
 RECONNECT_SECONDS = 1.0
@@ -84,14 +84,13 @@ class Duties:
         self.is_without_tables = False
         self._stopping = threading.Event()
         self._hurry = threading.Event()
-        self._warnings = RepeatedWarnings()
+        self._warnings = WarningThrottle()
         self._ended_by: str | None = None
         self._failures = {
             duty.name: FailureLog(f"The duty {duty.name!r} failed and will be tried again") for duty in duties
         }
-        self._thread = ServiceThread(name, self._work, stopping=self._stopping, failed=self._failed)
+        self._thread = ServiceThread(name, self._work, stopping=self._stopping, on_failure=self._failed)
         self.rounds = 0
-        self.watchdog = Watchdog(DEADLINE_SECONDS)
 
     def start(self) -> None:
         """Start the thread."""
@@ -121,7 +120,7 @@ class Duties:
             if duty.name == name:
                 duty.succeeded_at, duty.error = monotonic(), None
                 duty.numbers = dict.fromkeys(duty.numbers, 0) if duty.numbers else None
-                self.lack.over(name)
+                self.lack.remove(name)
 
     def beats(self) -> list[Beat]:
         """Return how each loop stands; the first one's tells once what ended the thread of all."""
@@ -147,13 +146,13 @@ class Duties:
             try:
                 self._connect()
             except (DatabaseError, psycopg.Error) as failure:
-                self._absence.lost(str(failure).strip())
+                self._absence.report_failure(str(failure).strip())
                 self._stopping.wait(RECONNECT_SECONDS)
                 continue
             if not (self._has_tables() and self._run_due()):
                 self._stopping.wait(RECONNECT_SECONDS)
                 continue
-            self._thread.recovered()
+            self._thread.mark_recovered()
             self.rounds += 1
             if self.rounds == 1:
                 self._came_round()
@@ -164,8 +163,8 @@ class Duties:
     def _connect(self) -> None:
         if self._connection is not None and not self._connection.closed:
             return
-        self._connection = connect(self._url, name=f"wakeboard {self.name}")
-        self._absence.back()
+        self._connection = connect(self._url, name=f"wakeboard {self.name}", answer_seconds=DEADLINE_SECONDS)
+        self._absence.report_recovery()
         if self._was_connected:
             self._reconnected()
         self._was_connected = True
@@ -181,8 +180,7 @@ class Duties:
             return True
         assert self._connection is not None
         try:
-            with self.watchdog.over(self._connection):
-                revision = current_revision(self._connection)
+            revision = current_revision(self._connection)
         except psycopg.Error:
             # The duties meet it, too, and tell it.
             return True
@@ -193,7 +191,7 @@ class Duties:
                     duty.due_at = 0.0
         self.is_without_tables = revision is None
         if self.is_without_tables:
-            self.lack.remind()
+            self.lack.warn()
         return not self.is_without_tables
 
     def _run_due(self) -> bool:
@@ -204,15 +202,14 @@ class Duties:
                 continue
             duty.due_at = math.inf if duty.on_demand else monotonic() + duty.interval_seconds
             try:
-                with self.watchdog.over(self._connection):
-                    numbers = duty.step(self._connection)
+                numbers = duty.step(self._connection)
                 duty.numbers = numbers if numbers else duty.numbers
                 duty.succeeded_at, duty.error = monotonic(), None
-                self.lack.over(duty.name)
+                self.lack.remove(duty.name)
             except Exception as failure:
                 duty.error = str(failure).strip()[:500] or type(failure).__name__
-                if isinstance(failure, NO_TABLES):
-                    self.lack.met(duty.name, failure)
+                if isinstance(failure, MISSING_TABLE_ERRORS):
+                    self.lack.add(duty.name, failure)
                     if not self._has_tables():
                         return False
                     continue
@@ -229,7 +226,7 @@ class Duties:
             return
         sentence, fields = "A duty failed and will be tried again.", {"duty": duty.name, "error": duty.error}
         if _is_useless(failure):
-            self._absence.lost(sentence, **fields)
+            self._absence.report_failure(sentence, **fields)
         else:
             self._warnings.warn((duty.name, first_line(failure)), sentence, **fields)
 

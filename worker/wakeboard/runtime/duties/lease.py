@@ -19,11 +19,10 @@ import psycopg
 from wakeboard.config.service_thread import ServiceThread
 from wakeboard.core.text.sanitize import describe_error
 from wakeboard.database.db import PLANNING, DatabaseError, configure, connect, is_pooled
-from wakeboard.database.outage_log import OutageLog, RepeatedWarnings
-from wakeboard.database.poison_rows import Parts, reason
+from wakeboard.database.outage_log import OutageLog, WarningThrottle
+from wakeboard.database.poison_rows import RowBatches, refusal_reason
 from wakeboard.queue.engine.fence import CANCELS, RENEW, RUN_STATES
 from wakeboard.reporting.heartbeats import Beat
-from wakeboard.runtime.duties.watchdog import Watchdog
 from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
 
 BUSY_TRIES = 3
@@ -90,14 +89,13 @@ class LeaseKeeper:
         self._tell = tell
         self._stopping = threading.Event()
         self._is_asked = threading.Event()
-        self._thread = ServiceThread("lease", self._keep, stopping=self._stopping, failed=self._failed)
+        self._thread = ServiceThread("lease", self._keep, stopping=self._stopping, on_failure=self._failed)
         self._connection: psycopg.Connection[Any] | None = None
         self._succeeded_at = self._proven_at = monotonic()
         self._error: str | None = None
         self._ended_by: str | None = None
         self._absence = OutageLog("lease")
-        self._warnings = RepeatedWarnings()
-        self.watchdog = Watchdog(2 * STATEMENT_SECONDS)
+        self._warnings = WarningThrottle()
 
     def beat(self) -> Beat:
         """Return how the renewing stands; what ended the thread is told once, though it works again."""
@@ -147,11 +145,10 @@ class LeaseKeeper:
         try:
             if self._connection is None:
                 self._connection = self._connect()
-            with self.watchdog.over(self._connection):
-                self.step(self._connection)
+            self.step(self._connection)
         except (DatabaseError, psycopg.Error) as failure:
             self._error = str(failure).strip()[:500]
-            self._absence.lost(UNRENEWED, error=self._error)
+            self._absence.report_failure(UNRENEWED, error=self._error)
             self._disconnect()
         except LoopHangs as failure:
             self._error = str(failure)
@@ -159,9 +156,9 @@ class LeaseKeeper:
             self._disconnect()
         else:
             self._succeeded_at, self._error = monotonic(), None
-            self._absence.back()
+            self._absence.report_recovery()
         # The thread works: what it waits for is no error of its own.
-        self._thread.recovered()
+        self._thread.mark_recovered()
 
     def _failed(self, failure: BaseException) -> None:
         self._ended_by = describe_error(failure)
@@ -172,6 +169,7 @@ class LeaseKeeper:
             name="wakeboard lease",
             statement_timeout_seconds=STATEMENT_SECONDS,
             lock_timeout_seconds=1,
+            answer_seconds=2 * STATEMENT_SECONDS,
         )
         # One plan per heartbeat costs nothing, and none is made for a table that has grown since.
         if not is_pooled(connection):
@@ -215,7 +213,7 @@ class LeaseKeeper:
         A lease that the database refuses to renew is left to end; all others are renewed.
         """
         busy: list[RunInFlight] = []
-        parts = Parts(due)
+        parts = RowBatches(due)
         for part in parts:
             try:
                 busy += self._renew_part(connection, part)
@@ -225,7 +223,8 @@ class LeaseKeeper:
                     self._warnings.warn(
                         entry.run_id,
                         "The database refuses to renew a run's lease; it is stopped before that ends.",
-                        run_id=entry.run_id, job_type=entry.assignment.job_type, error=reason(refused),
+                        run_id=entry.run_id, job_type=entry.assignment.job_type,
+                        error=refusal_reason(refused),
                     )  # fmt: skip
         return busy
 

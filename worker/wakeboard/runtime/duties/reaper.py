@@ -21,8 +21,8 @@ from wakeboard.config import log
 from wakeboard.core.errors.error_groups import LOST_TEMPLATE, lost_group
 from wakeboard.core.retry import Backoff
 from wakeboard.core.time.clock_skew import is_since
-from wakeboard.database.outage_log import RepeatedWarnings
-from wakeboard.database.poison_rows import Parts, PassedBy, is_refusal, reason
+from wakeboard.database.outage_log import WarningThrottle
+from wakeboard.database.poison_rows import RowBatches, SkippedRows, is_refusal, refusal_reason
 from wakeboard.queue.engine.reaping import END_REFUSED, ENDED_LEASES, GIVE_BACK, REAP
 from wakeboard.queue.engine.unbegun import STRIKE_OFF
 
@@ -56,8 +56,8 @@ class Reaper:
         self.has_more = False
         # How often the database's clock was seen to jump.
         self.jumps = 0
-        self._passed_by = PassedBy()
-        self._warnings = RepeatedWarnings()
+        self._passed_by = SkippedRows()
+        self._warnings = WarningThrottle()
 
     def reconnected(self) -> None:
         """Wait a heartbeat and more: after an outage all leases look ended, and most will be renewed."""
@@ -97,13 +97,13 @@ class Reaper:
     def _reap(self, connection: psycopg.Connection[Any], lost: Sequence[ExpiredLease]) -> Moved:
         """Take the runs back and return them; one that the database refuses alone is dead if it may be."""
         moved: Moved = []
-        parts = Parts(lost)
+        parts = RowBatches(lost)
         for part in parts:
             try:
                 moved += _take_back(connection, part, WHY)
             except psycopg.Error as refused:
                 if not parts.halve(part, refused):
-                    moved += self._bury(connection, part[0], reason(refused))
+                    moved += self._bury(connection, part[0], refusal_reason(refused))
         return moved
 
     def _bury(self, connection: psycopg.Connection[Any], lost: ExpiredLease, why: str) -> Moved:
@@ -159,7 +159,7 @@ def _give_back(connection: psycopg.Connection[Any], lost: Sequence[ExpiredLease]
     """Give back what has not begun, and return it; a run that the database refuses alone is lost."""
     cursor = psycopg.RawCursor(connection)
     moved: Moved = []
-    parts = Parts(lost)
+    parts = RowBatches(lost)
     for part in parts:
         try:
             values = [one.id for one in part], [one.epoch for one in part]

@@ -39,7 +39,7 @@ class App:
         self._wanted_types = None if wanted_types is None else set(wanted_types)
         self._lease_seconds = lease_seconds
         # Cron would mail a tick's warning every minute.
-        self._advise = log.hold if is_tick else log.warn
+        self._advise = log.defer if is_tick else log.warn
         self._restart_at: float | None = None
         self._is_loading = False
         self._started_at, self._pause = monotonic(), RESTART_PAUSE
@@ -85,7 +85,7 @@ class App:
         """A module that cannot be imported at the first start is wrong use; later, a deploy gone wrong."""
         self._is_loading = False
         sentence, _, trace = message.partition("\n")
-        log.trouble(sentence, trace)
+        log.error(sentence, trace)
         if self._claims.types:
             self._restart(BROKEN_APP_PAUSE, message)
         else:

@@ -16,7 +16,7 @@ from collections.abc import Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from wakeboard.database.poison_rows import Parts, is_refusal, reason
+from wakeboard.database.poison_rows import RowBatches, is_refusal, refusal_reason
 from wakeboard.queue.engine.claims import (
     BUSY,
     CLAIM_THESE,
@@ -284,7 +284,7 @@ def _claim_apart(
     statement = candidates(limit, oldest_first=plan.oldest_first)
     runs: Rows = yield statement, (array(names), numbers(passed_by), b"t" if is_limited else b"f")
     known, before = len(round_.refused), len(round_.rows)
-    parts = Parts(runs)
+    parts = RowBatches(runs)
     for part in parts:
         if round_.is_late or len(round_.refused) >= MOST_REFUSED:
             break
@@ -299,8 +299,8 @@ def _claim_apart(
         except StatementFailed as failure:
             if not parts.halve(part, failure):
                 ((run_id, job_type),) = part
-                is_set_aside = yield from _set_aside(run_id, reason(failure))
-                round_.refused.append(RefusedClaim(run_id, job_type, reason(failure), is_set_aside))
+                is_set_aside = yield from _set_aside(run_id, refusal_reason(failure))
+                round_.refused.append(RefusedClaim(run_id, job_type, refusal_reason(failure), is_set_aside))
         else:
             round_.took(rows, sent_ns)
     # What is left of runs that a limit or somebody's lock keeps is no reason to ask again at once.
@@ -385,7 +385,7 @@ def recovery_script(worker_id: str, holdings: RunsInFlight) -> Script:
     rows: Rows = yield RUNS_OF_WORKER, (me,)
     unknown = holdings.unknown(rows)
     refused: list[tuple[int, int]] = []
-    parts = Parts(unknown)
+    parts = RowBatches(unknown)
     for part in parts:
         try:
             yield RELEASE, (me, *_never_began(part))

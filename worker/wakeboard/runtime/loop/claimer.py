@@ -12,9 +12,9 @@ from functools import partial
 from time import monotonic
 
 from wakeboard.config import log
-from wakeboard.database.db import NO_TABLES_STATES
-from wakeboard.database.outage_log import MissingTables, RepeatedWarnings
-from wakeboard.database.poison_rows import PassedBy
+from wakeboard.database.db import MISSING_TABLE_STATES
+from wakeboard.database.outage_log import MissingTables, WarningThrottle
+from wakeboard.database.poison_rows import SkippedRows
 from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.loop.channel import Rows, StatementFailed
 from wakeboard.runtime.loop.claim_batch import (
@@ -42,7 +42,7 @@ REFUSED_PAUSE_SECONDS, NO_TABLES_PAUSE_SECONDS = 0.2, 1.0
 LATE_LOOK_SECONDS = 0.5
 # After a claim that brought something, but not all that it was to bring; at once when that was a good many.
 ANOTHER_LOOK_SECONDS, A_GOOD_MANY = 0.05, 8
-UNPROVEN_SECONDS = 30.0
+CHECK_AFTER_SECONDS = 30.0
 # By then a claim that an old connection left under way has ended, one way or the other.
 SETTLED_SECONDS = 35.0
 
@@ -90,8 +90,8 @@ class Claimer:
         self._looked_empty = False
         self._recover_at = math.inf
         self._succeeded_at = monotonic()
-        self._passed_by = PassedBy()
-        self._warnings = RepeatedWarnings()
+        self._passed_by = SkippedRows()
+        self._warnings = WarningThrottle()
 
     def beat(self) -> Beat:
         """Return how the claims stand. The loop itself sets the time: when it hangs, the claims are late."""
@@ -146,7 +146,7 @@ class Claimer:
             self._state.wake()
         elif self._state.error is None and self._connection.is_up:
             until = min(
-                asked_at + self._poll_seconds + LATE_LOOK_SECONDS, self._claimed_at + UNPROVEN_SECONDS
+                asked_at + self._poll_seconds + LATE_LOOK_SECONDS, self._claimed_at + CHECK_AFTER_SECONDS
             )
             self._next_poll = max(self._next_poll, until)
             self.well()
@@ -165,7 +165,7 @@ class Claimer:
 
     def _recovered(self, found: RecoveryResult) -> None:
         """Stop what the database does not know of before it is claimed once more."""
-        self._lack.over("claim")
+        self._lack.remove("claim")
         if found.forgotten:
             self._slots.forget(found.forgotten)
         if found.refused:
@@ -338,9 +338,9 @@ class Claimer:
         if isinstance(failure, StatementFailed):
             # A claim among the refused statements may have been committed: look for runs that nobody holds.
             self._recover_at = monotonic()
-            if failure.sqlstate in NO_TABLES_STATES:
+            if failure.sqlstate in MISSING_TABLE_STATES:
                 self._state.pause(NO_TABLES_PAUSE_SECONDS)
-                self._lack.met("claim", failure)
+                self._lack.add("claim", failure)
                 return
             self._state.pause(REFUSED_PAUSE_SECONDS)
             self._warnings.warn(

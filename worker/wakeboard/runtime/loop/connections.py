@@ -18,7 +18,7 @@ import psycopg
 from wakeboard.config import log
 from wakeboard.config.service_thread import FailureLog
 from wakeboard.core.text.sanitize import describe_error
-from wakeboard.database.db import DatabaseError, UnfitError, connect, is_pooled
+from wakeboard.database.db import DatabaseError, UnsupportedDatabaseError, connect, is_pooled
 from wakeboard.database.outage_log import OutageLog
 from wakeboard.runtime.loop.channel import Channel, ChannelLost
 
@@ -97,7 +97,9 @@ class LoopConnection:
         try:
             self._tell(Connected(self, self._channel()))
         except (DatabaseError, psycopg.Error) as failure:
-            self._tell(NotConnected(self, str(failure).strip(), isinstance(failure, UnfitError)))
+            self._tell(
+                NotConnected(self, str(failure).strip(), isinstance(failure, UnsupportedDatabaseError))
+            )
         except BaseException as failure:
             try:
                 self._failures.add(failure)
@@ -118,13 +120,13 @@ class LoopConnection:
     def adopt(self, channel: Channel) -> None:
         """Use the connection that arrived."""
         self.channel, self._connecting, self._pause = channel, False, FIRST_PAUSE
-        self.absence.back()
+        self.absence.report_recovery()
 
     def failed(self, reason: str) -> None:
         """Wait longer before the next try."""
         self._connecting, self._retry_at = False, monotonic() + self._pause
         self._pause = min(self._pause * 2, LONGEST_PAUSE)
-        self.absence.lost(reason)
+        self.absence.report_failure(reason)
 
     def drop(self) -> None:
         """Let go of a connection that is lost."""
@@ -179,7 +181,9 @@ class LoopConnections:
             self._notifications += channel.pump()
         except ChannelLost as lost:
             self._drop(connection)
-            connection.absence.lost("A database connection was lost; opening another.", error=str(lost))
+            connection.absence.report_failure(
+                "A database connection was lost; opening another.", error=str(lost)
+            )
 
     def notifications(self) -> Iterator[tuple[str, str]]:
         """Give out each notification that came, as channel and payload."""
@@ -193,7 +197,7 @@ class LoopConnections:
                 connection.channel.is_lost or connection.channel.is_overdue()
             ):
                 self._drop(connection)
-                connection.absence.lost("The database does not answer; opening another connection.")
+                connection.absence.report_failure("The database does not answer; opening another connection.")
             connection.ensure()
 
     def listen_anew(self) -> None:

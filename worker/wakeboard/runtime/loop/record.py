@@ -16,7 +16,7 @@ from typing import Any
 from wakeboard.core.errors.error_groups import group_of
 from wakeboard.core.outcome import PLAIN
 from wakeboard.core.states import Status
-from wakeboard.database.poison_rows import Parts, is_refusal, reason
+from wakeboard.database.poison_rows import RowBatches, is_refusal, refusal_reason
 from wakeboard.queue.engine.endings import FAIL, RELEASE, SUCCEED
 from wakeboard.queue.engine.fence import NOTE_REFUSAL, RUN_STATES
 from wakeboard.runtime.loop.channel import Rows, Script, Statement, StatementFailed, array, numbers
@@ -62,7 +62,7 @@ class Recorder:
             "release": deque(),
         }
         # Parts of batches that were refused: each is sent as it is.
-        self._parts: Parts[EndedAttempt] = Parts()
+        self._parts: RowBatches[EndedAttempt] = RowBatches()
         self._told = ErrorGroupThrottle()
 
     def __len__(self) -> int:
@@ -113,13 +113,13 @@ class Recorder:
         kept = [ended for ended in batch if not ended.held.is_forgotten]
         if not kept:
             return
-        is_of_row = is_refusal(error)
-        if is_of_row and self._parts.split(kept):
+        is_row_error = is_refusal(error)
+        if is_row_error and self._parts.split(kept):
             return
-        if is_of_row and len(batch) > 1:
+        if is_row_error and len(batch) > 1:
             # It was not refused alone.
             self._parts.put(kept)
-        elif is_of_row and not record_less(kept[0], error.sqlstate, reason(error)):
+        elif is_row_error and not record_less(kept[0], error.sqlstate, refusal_reason(error)):
             self._gave_up(kept[0])
         else:
             for ended in kept:

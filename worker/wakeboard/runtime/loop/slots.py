@@ -367,6 +367,6 @@ def _warn_of_aftermath(held: RunInFlight, answer: AttemptResult) -> None:
     )
 
 
-def _moved(held: RunInFlight) -> log.Moved:
+def _moved(held: RunInFlight) -> log.RunMove:
     assignment = held.assignment
     return assignment[0], assignment[3], assignment[2], None

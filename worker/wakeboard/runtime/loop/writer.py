@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from time import monotonic
 
 from wakeboard.config import log
-from wakeboard.database.outage_log import RepeatedWarnings
-from wakeboard.database.poison_rows import is_refusal, reason
+from wakeboard.database.outage_log import WarningThrottle
+from wakeboard.database.poison_rows import is_refusal, refusal_reason
 from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.loop.channel import StatementFailed
 from wakeboard.runtime.loop.claim_state import ClaimState
@@ -48,7 +48,7 @@ class Writer:
         self._holdings = holdings
         self._worker_id = worker_id
         self.recorder = Recorder(worker_id, self._written, self._refused, self._gave_up)
-        self._warnings = RepeatedWarnings()
+        self._warnings = WarningThrottle()
         self._gather_seconds = gather_seconds
         self._sent_at = -gather_seconds
         # Whether a statement is under way, and one that was before something was forgotten.
@@ -143,7 +143,7 @@ class Writer:
         """Take note of what is written: hold it no more, and log it."""
         helds = [ended.held for ended, _ in written]
         self._holdings.drop(helds)
-        succeeded: list[log.Moved] = []
+        succeeded: list[log.RunMove] = []
         came_back = False
         for ended, status in written:
             held, answer = ended.held, ended.answer
@@ -195,7 +195,7 @@ class Writer:
 
     def _tell(self, batch: Sequence[EndedAttempt], failure: StatementFailed) -> None:
         """Log that a batch was refused; of what is refused for one of its rows, who that is."""
-        why, held = reason(failure), batch[0].held
+        why, held = refusal_reason(failure), batch[0].held
         if not is_refusal(failure):
             self._refused_moves[batch[0].move] = f"Answers cannot be written: {why}"
             self._warnings.warn(

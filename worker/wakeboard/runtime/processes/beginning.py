@@ -31,13 +31,13 @@ def strike_off(assignment: Assignment) -> AttemptResult | None:
     # A process that never runs such a type needs no driver.
     import psycopg
 
-    from wakeboard.database.answer_timeout import answering_within
     from wakeboard.database.db import DatabaseError
+    from wakeboard.database.timed_connection import answer_timeout
     from wakeboard.queue.engine.unbegun import STRIKE_OFF
     from wakeboard.queue.handler_connection import own_connection
 
     try:
-        with own_connection() as connection, answering_within(connection, ANSWER_SECONDS):
+        with own_connection() as connection, answer_timeout(connection, ANSWER_SECONDS):
             cursor = psycopg.RawCursor(connection)
             cursor.execute(STRIKE_OFF.encode(), assignment[:2], prepare=True)
             return None if cursor.rowcount else PLAIN["unbegun"]

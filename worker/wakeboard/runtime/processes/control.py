@@ -17,9 +17,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from wakeboard.config.stop_signals import holding_back
-from wakeboard.config.streams import pass_on
-from wakeboard.config.working_directory import place
+from wakeboard.config.stop_signals import blocked
+from wakeboard.config.streams import forward
+from wakeboard.config.working_directory import ROOT, current_folder
 from wakeboard.core.process.process_tree import become_subreaper
 from wakeboard.runtime.processes.events import describe_status
 from wakeboard.runtime.processes.fork_server import MESSAGE_BYTES, command
@@ -52,7 +52,7 @@ class Control:
         pages; `given`: what each template is told beside who starts it; `environment`: variables added to
         this process's own; `firstborn`: what becomes the first template."""
         self._selector, self._pages = selector, pages
-        self._given = dict(given) | {"folder": place()}
+        self._given = dict(given) | {"folder": current_folder() or ROOT}
         self._environment = environment
         self._firstborn = firstborn
         self.template: subprocess.Popen[bytes] | Zygote | None = None
@@ -88,7 +88,7 @@ class Control:
         self._selector.register(ours, selectors.EVENT_READ, None)
         try:
             # It forks and kills, so it must not wait for who reads the log.
-            pass_on(output)
+            forward(output)
         except RuntimeError:
             os.close(output)
             self.end(0.0)
@@ -99,7 +99,7 @@ class Control:
         pipe into which it prints."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         output, printed = os.pipe()
-        with theirs, os.fdopen(printed, "wb"), holding_back(), ExitStack() as unless_started:
+        with theirs, os.fdopen(printed, "wb"), blocked(), ExitStack() as unless_started:
             unless_started.callback(ours.close)
             unless_started.callback(os.close, output)
             given = given | {"pages": self._pages, "control": theirs.fileno()}

@@ -15,7 +15,7 @@ import threading
 import traceback
 from typing import Any, NoReturn
 
-from wakeboard.config.stop_signals import STOPS, unmoved
+from wakeboard.config.stop_signals import STOPS, no_action
 from wakeboard.core.process.exits import is_exit, status_of
 
 
@@ -26,8 +26,8 @@ class Offspring:
         """`own_term`: the child's handler of SIGTERM; `work`: its wire to the supervisor."""
         self.is_here = False
         self._defaults: dict[signal.Signals, tuple[Any, Any]] = {
-            signal.SIGHUP: (unmoved, signal.SIG_DFL),
-            signal.SIGINT: (unmoved, signal.default_int_handler),
+            signal.SIGHUP: (no_action, signal.SIG_DFL),
+            signal.SIGINT: (no_action, signal.default_int_handler),
             signal.SIGTERM: (own_term, signal.SIG_DFL),
         }
         self._work = work

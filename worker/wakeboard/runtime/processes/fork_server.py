@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from wakeboard.config.stop_signals import STOPS, outlast
-from wakeboard.config.working_directory import NOWHERE, current
+from wakeboard.config.stop_signals import STOPS, set_no_action
+from wakeboard.config.working_directory import ROOT, current_folder
 from wakeboard.core.errors.exceptions import TRACEBACK_CHARACTERS
 from wakeboard.core.process.process_tree import (
     become_subreaper,
@@ -147,14 +147,14 @@ class Template:
 
     def _keep_to_folder(self) -> None:
         """Be in the worker's folder, into which children are born, or in `/` while that is gone."""
-        if current() is not None and not self._is_astray:
+        if current_folder() is not None and not self._is_astray:
             return
         try:
             os.chdir(self._folder)
             self._is_astray = False
         except OSError as error:
             if not self._is_astray:
-                os.chdir(NOWHERE)
+                os.chdir(ROOT)
                 self._is_astray = True
                 self._tell(told="warned", message=_lost_folder(self._folder, error))
 
@@ -264,8 +264,8 @@ def _import_failure(app: str | None, error: BaseException) -> str:
     if missing and f"{app}.".startswith(f"{missing}."):
         return clean_text(
             f"The handlers' module {app!r} cannot be imported: ModuleNotFoundError: {error}. It is looked "
-            f"for on Python's path and in {current() or 'a folder that is gone'}; name another with --app or "
-            "WAKEBOARD_APP.",
+            f"for on Python's path and in {current_folder() or 'a folder that is gone'}; name another with "
+            "--app or WAKEBOARD_APP.",
             TRACEBACK_CHARACTERS,
         )
     try:
@@ -288,7 +288,7 @@ def main(argument: str) -> NoReturn:
 def live(given: dict[str, Any]) -> NoReturn:
     """Be the template until the supervisor is gone; `given` as `Template` wants it, with `mark` as well."""
     # A service manager signals every process; how to end is the supervisor's to say.
-    outlast(*STOPS)
+    set_no_action(*STOPS)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     die_with_parent(given["parent"])
     become_subreaper()

@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 from typing import NoReturn
 
-from wakeboard.config.stop_signals import STOPS, outlast
+from wakeboard.config.stop_signals import STOPS, set_no_action
 from wakeboard.core.process.process_tree import become_subreaper, die_with_parent
 from wakeboard.core.process.shared_slot import SlotPage
 from wakeboard.handlers.registry import load_app
@@ -30,7 +30,7 @@ def settle(parent: int, output: int) -> None:
     `parent` is the template's process id, `output` the descriptor of the slot's output.
     """
     signal.set_wakeup_fd(-1)
-    outlast(*STOPS)
+    set_no_action(*STOPS)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     with contextlib.suppress(PermissionError):
         os.setsid()

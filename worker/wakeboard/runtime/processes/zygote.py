@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
-from wakeboard.config.stop_signals import STOPS, outlast
+from wakeboard.config.stop_signals import STOPS, set_no_action
 from wakeboard.core.process.process_tree import die_with_parent
 
 # What handlers' processes have loaded anyway: here it is loaded for the supervisor, too.
@@ -132,7 +132,7 @@ def _settle(parent: int, control: socket.socket, printed: int) -> None:
     `printed`: the end of the pipe into which it prints: it must not wait for who reads the log.
     """
     os.setsid()
-    outlast(*STOPS)
+    set_no_action(*STOPS)
     die_with_parent(parent)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     os.dup2(printed, 1)

@@ -1,26 +1,26 @@
 """``doctor`` and ``config``: is all in order here, and with which settings. Changes nothing.
 
-Each check yields findings: ok, warning or fail, with what to do.
+Each check yields results: ok, warning or fail, with what to do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 
 import click
 import psycopg
 
 from wakeboard.cli.commands.doctor import app, database, indexes, liveness
-from wakeboard.cli.commands.doctor.finding import LEVELS, CheckResult
-from wakeboard.cli.flags import LeafCommand, is_json, settings
-from wakeboard.cli.printing import answer, listing
-from wakeboard.cli.reach import Connection
-from wakeboard.cli.terminal import say
-from wakeboard.config.settings import Settings, misspelt
-from wakeboard.database import db, embedded
-from wakeboard.database.embedded.errors import EmbeddedError
+from wakeboard.cli.commands.doctor.result import LEVELS, CheckResult
+from wakeboard.cli.connection import Connection
+from wakeboard.cli.flags import LeafCommand, is_json, read_settings
+from wakeboard.cli.printing import print_result, print_table
+from wakeboard.cli.terminal import print_text
+from wakeboard.config.settings import Settings, find_misspelt
+from wakeboard.database import db, embedded, migrations
 
-# What is asked of the database, in the order in which it is told.
+# The checks of the database, in the order of the report.
 CHECKS = (
     database.clock,
     database.schema,
@@ -39,44 +39,43 @@ CHECKS = (
 @click.command(cls=LeafCommand)
 def doctor() -> int:
     """Check configuration, database, schema, workers and app; exit code 1 when something fails."""
-    findings = examine(settings())
-    worst = max((finding.level for finding in findings), key=LEVELS.index)
+    results = examine(read_settings())
+    worst = max((result.level for result in results), key=LEVELS.index)
     if is_json():
-        items = [{"check": f.check, "level": f.level, "says": f.says, "mend": f.mend} for f in findings]
-        answer({"result": worst, "items": items}, "")
+        print_result({"result": worst, "items": [asdict(result) for result in results]}, "")
     else:
-        for finding in findings:
-            mend = f" → {finding.mend}" if finding.mend else ""
-            say(f"{finding.level:<8} {finding.check}: {finding.says}{mend}")
+        for result in results:
+            mend = f" → {result.mend}" if result.mend else ""
+            print_text(f"{result.level:<8} {result.check}: {result.says}{mend}")
     return 1 if worst == "fail" else 0
 
 
 @click.command(cls=LeafCommand)
 def config() -> None:
     """List every setting, its value and where it came from; secrets are masked."""
-    listing(settings().rows(), ("name", "value", "origin"), "")
+    print_table(read_settings().rows(), ("name", "value", "origin"), "")
 
 
-def examine(chosen: Settings) -> list[CheckResult]:
-    """Return the findings on everything that can be looked at with these settings."""
-    changed = sum(origin != "default" for origin in chosen.origins.values())
-    found = [
+def examine(settings: Settings) -> list[CheckResult]:
+    """Return the results of all checks that these settings allow."""
+    changed = sum(origin != "default" for origin in settings.origins.values())
+    results = [
         CheckResult("configuration", "ok", f"Valid; changed from the defaults: {changed} (wakeboard config).")
     ]
-    found += [
+    results += [
         CheckResult("configuration", "warning", sentence, "Correct its name, or take it out.")
-        for sentence in misspelt()
+        for sentence in find_misspelt()
     ]
-    found += _embedded(chosen)
-    found += _database(chosen)
-    found += app.app(chosen)
-    return found
+    results += _embedded(settings)
+    results += _database(settings)
+    results += app.app(settings)
+    return results
 
 
-def _embedded(chosen: Settings) -> Iterator[CheckResult]:
-    if chosen.database_url is not None:
+def _embedded(settings: Settings) -> Iterator[CheckResult]:
+    if settings.database_url is not None:
         return
-    folder = chosen.data_dir
+    folder = settings.data_dir
     if not folder.exists():
         yield CheckResult("embedded server", "warning", f"{folder} does not exist yet.", "Run: wakeboard up")
         return
@@ -96,41 +95,41 @@ def _embedded(chosen: Settings) -> Iterator[CheckResult]:
     )
 
 
-def _database(chosen: Settings) -> Iterator[CheckResult]:
-    url = chosen.database_url
+def _database(settings: Settings) -> Iterator[CheckResult]:
+    url = settings.database_url
     try:
         if url is None:
-            if not embedded.is_running(chosen.data_dir):
+            if not embedded.is_running(settings.data_dir):
                 return
-            url = embedded.url(chosen.data_dir)
+            url = embedded.url(settings.data_dir)
         connection = db.connect(url, name="wakeboard doctor")
-    except (db.UnfitError, db.RefusedError) as failure:
-        # What helps stands in its sentence.
+    except (db.UnsupportedDatabaseError, db.RefusedError) as failure:
+        # The sentence of the failure says what to do.
         yield CheckResult("database", "fail", str(failure))
         return
-    except (db.DatabaseError, EmbeddedError) as failure:
+    except (db.DatabaseError, embedded.EmbeddedError) as failure:
         yield CheckResult("database", "fail", str(failure), "Start it, or correct WAKEBOARD_DATABASE_URL.")
         return
     with connection:
         yield CheckResult("database", "ok", f"PostgreSQL {connection.info.server_version // 10_000} answers.")
         for check in CHECKS:
-            yield from _guarded(check, connection)
+            yield from _run_check(check, connection)
 
 
-def _guarded(
+def _run_check(
     check: Callable[[Connection], Iterator[CheckResult]], connection: Connection
 ) -> Iterator[CheckResult]:
     try:
         yield from check(connection)
     except psycopg.Error as failure:
-        said = " ".join(str(failure).split("\n")[0].split())
-        is_shut_out = isinstance(failure, psycopg.errors.InsufficientPrivilege)
-        mend = "Use the role that owns the schema." if is_shut_out else _mend_of_schema(connection)
-        yield CheckResult(check.__name__, "fail", f"It cannot be checked: {said}.", mend)
+        message = " ".join(str(failure).split("\n")[0].split())
+        is_denied = isinstance(failure, psycopg.errors.InsufficientPrivilege)
+        mend = "Use the role that owns the schema." if is_denied else _schema_advice(connection)
+        yield CheckResult(check.__name__, "fail", f"It cannot be checked: {message}.", mend)
 
 
-def _mend_of_schema(connection: Connection) -> str:
+def _schema_advice(connection: Connection) -> str:
     try:
-        return db.way_to_head(db.current_revision(connection)) or db.MEND_OLDER
+        return migrations.upgrade_advice(migrations.current_revision(connection)) or migrations.RUN_UPGRADE
     except psycopg.Error:
-        return db.MEND_OLDER
+        return migrations.RUN_UPGRADE

@@ -9,10 +9,10 @@ import tempfile
 from collections.abc import Iterator
 from typing import Any
 
-from wakeboard.cli.commands.doctor.finding import CheckResult
+from wakeboard.cli.commands.doctor.result import CheckResult
 from wakeboard.cli.commands.up import describe_exit
 from wakeboard.config.settings import Settings
-from wakeboard.config.working_directory import current
+from wakeboard.config.working_directory import current_folder
 
 APP_SECONDS = 30
 # The answer goes to a file of its own: neither what the module prints nor how the process ends is one.
@@ -37,7 +37,7 @@ def app(settings: Settings) -> Iterator[CheckResult]:
             "app", "warning", "No module with handlers is set.", "Set WAKEBOARD_APP or use --app MODULE."
         )
         return
-    here = f"start in its folder (now {current() or 'one that is gone'})."
+    here = f"start in its folder (now {current_folder() or 'one that is gone'})."
     answer = _import(settings.app)
     if answer is None:
         wrong = f"Importing {settings.app} takes over {APP_SECONDS} s."
@@ -54,22 +54,21 @@ def app(settings: Settings) -> Iterator[CheckResult]:
 
 
 def _import(module: str) -> dict[str, Any] | None:
-    """Return what the process says of ``module``, its ``failure`` also where it says nothing; None when it
-    takes too long."""
+    """Return the answer of a process that imports ``module``; None when it takes longer than APP_SECONDS."""
     code: int | None = None
-    with tempfile.TemporaryFile() as said, tempfile.TemporaryFile() as errors:
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         try:
             code = subprocess.run(
-                [sys.executable, "-P", "-c", PROGRAM, module, str(said.fileno())],
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors, pass_fds=[said.fileno()],
-                timeout=APP_SECONDS, check=False,
+                [sys.executable, "-P", "-c", PROGRAM, module, str(output.fileno())],
+                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+                pass_fds=[output.fileno()], timeout=APP_SECONDS, check=False,
             ).returncode  # fmt: skip
         except subprocess.TimeoutExpired:
-            pass  # A thread of the module's may keep a process that has answered.
-        said.seek(0)
-        if answer := said.read():
-            found: dict[str, Any] = json.loads(answer)
-            return found
+            pass  # A thread of the module may keep alive a process that has answered.
+        output.seek(0)
+        if text := output.read():
+            answer: dict[str, Any] = json.loads(text)
+            return answer
         if code is None:
             return None
         errors.seek(0)

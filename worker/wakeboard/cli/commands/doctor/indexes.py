@@ -1,12 +1,12 @@
-"""The indexes: is one missing, invalid, half built or bloated, and who mends it."""
+"""Checks of the indexes: missing, invalid, half built or bloated ones."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from wakeboard.cli.commands.doctor.finding import CheckResult
-from wakeboard.cli.reach import Connection, rows
-from wakeboard.database import db
+from wakeboard.cli.commands.doctor.result import CheckResult
+from wakeboard.cli.connection import Connection, read_rows
+from wakeboard.database import migrations
 from wakeboard.maintenance.indexes import bloat, state
 
 INDEXES = """
@@ -18,27 +18,27 @@ WHERE n.nspname = 'wakeboard'
 
 def indexes(connection: Connection) -> Iterator[CheckResult]:
     """Name the indexes that are missing, invalid, half built or bloated."""
-    known = {row["name"]: row["valid"] for row in rows(connection, INDEXES)}
+    is_valid = {row["name"]: row["valid"] for row in read_rows(connection, INDEXES)}
     rests = bloat.leftovers(connection)
-    invalid = sorted({name for name, valid in known.items() if not valid} - {rest.name for rest in rests})
-    if "job_runs_claimable" not in known:
+    invalid = sorted({name for name, valid in is_valid.items() if not valid} - {rest.name for rest in rests})
+    if "job_runs_claimable" not in is_valid:
         yield CheckResult(
             "indexes",
             "fail",
             "job_runs_claimable, which claims need, is missing.",
-            db.way_to_head(db.current_revision(connection)) or db.MEND_OLDER,
+            migrations.upgrade_advice(migrations.current_revision(connection)) or migrations.RUN_UPGRADE,
         )
     elif invalid:
         mend = f"REINDEX INDEX CONCURRENTLY wakeboard.{invalid[0]}"
         yield CheckResult("indexes", "fail", f"Not valid: {', '.join(invalid)}.", mend)
     elif not (troubles := [*_half_built(rests), *bloated_ones(connection)]):
-        yield CheckResult("indexes", "ok", f"All {len(known)} are valid, and none is bloated.")
+        yield CheckResult("indexes", "ok", f"All {len(is_valid)} are valid, and none is bloated.")
     else:
         yield from troubles
 
 
 def _half_built(rests: Iterable[bloat.HalfBuiltIndex]) -> Iterator[CheckResult]:
-    """Name what a rebuild has under way, or left when it was cut short."""
+    """Name the indexes that a rebuild creates now, or left when it was interrupted."""
     for rest in rests:
         says = f"{rest.name} is being built, or was left by a rebuild that was cut short."
         mend = "If nothing builds it, the next look of a worker at the indexes drops it (each half hour)."

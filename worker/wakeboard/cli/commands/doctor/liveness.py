@@ -1,12 +1,12 @@
-"""The work: who does it, which loops are late, which schedules cannot fire, whose commands root runs."""
+"""Checks of the work: workers, late loops, schedules that cannot fire, commands that root runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from wakeboard.cli.commands.doctor.finding import CheckResult, some_of
+from wakeboard.cli.commands.doctor.result import CheckResult, some_of
 from wakeboard.cli.commands.import_crontab import IS_OF_UNKNOWN_USER
-from wakeboard.cli.reach import Connection, one, rows
+from wakeboard.cli.connection import Connection, read_row, read_rows
 from wakeboard.core import leases
 from wakeboard.core.builtin_payloads import COMMAND_TYPE, command_type
 from wakeboard.core.leases import IS_ALIVE
@@ -14,9 +14,9 @@ from wakeboard.core.time.clock_skew import AHEAD, is_ahead
 from wakeboard.reporting import heartbeats, worker_states
 from wakeboard.reporting.broken_schedules import MOST, broken_schedules
 
-# So many late loops of one process are one trouble, not many.
+# From so many late loops on a process gets one result for all of them.
 MANY_LOOPS = 4
-# So many schedules are told with their reason.
+# How many schedules are named with their reason.
 NAMED = 5
 
 WORKERS = f"""
@@ -34,10 +34,10 @@ SELECT (
         LEFT JOIN wakeboard.workers AS w ON w.id = r.locked_by
         WHERE r.status = 'running' AND {is_ahead("r.locked_until", leases.SECONDS)}) AS leases
 """
-UNSERVED = """
+ENABLED = """
 SELECT count(*) AS schedules FROM wakeboard.job_definitions WHERE enabled AND schedule IS NOT NULL
 """
-# A worker that registers the commands of root is one.
+# A worker of root registers the type of root's commands.
 OF_ROOT = f"""
 SELECT d.name FROM wakeboard.job_definitions AS d
 WHERE {IS_OF_UNKNOWN_USER} AND EXISTS (
@@ -50,32 +50,32 @@ ORDER BY d.name
 
 
 def workers(connection: Connection) -> Iterator[CheckResult]:
-    """Count who is alive, and what waits when nobody is."""
-    found, unserved = one(connection, WORKERS), one(connection, UNSERVED)
-    assert found is not None
-    assert unserved is not None
-    if found["alive"]:
-        silent = f", {found['silent']} silent for two heartbeats or more" if found["silent"] else ""
-        if found["claiming"]:
-            yield CheckResult("workers", "ok", f"{found['alive']} alive{silent}.")
+    """Count the live workers, and the enabled schedules when there is none."""
+    counts, enabled = read_row(connection, WORKERS), read_row(connection, ENABLED)
+    assert counts is not None
+    assert enabled is not None
+    if counts["alive"]:
+        silent = f", {counts['silent']} silent for two heartbeats or more" if counts["silent"] else ""
+        if counts["claiming"]:
+            yield CheckResult("workers", "ok", f"{counts['alive']} alive{silent}.")
             return
         start = "wakeboard worker --app MODULE"
-        undrain = f"wakeboard workers undrain WORKER, or {start}" if found["draining"] else start
-        says = f"{found['alive']} alive{silent}, and none takes new work: they drain or stop."
+        undrain = f"wakeboard workers undrain WORKER, or {start}" if counts["draining"] else start
+        says = f"{counts['alive']} alive{silent}, and none takes new work: they drain or stop."
         yield CheckResult("workers", "warning", says, f"Run: {undrain}")
         return
-    waiting = f" and {unserved['schedules']} schedules are enabled" if unserved["schedules"] else ""
+    waiting = f" and {enabled['schedules']} schedules are enabled" if enabled["schedules"] else ""
     yield CheckResult("workers", "warning", f"None is alive{waiting}.", "Run: wakeboard worker --app MODULE")
 
 
 def loops(connection: Connection) -> Iterator[CheckResult]:
-    """Name each loop that is late, and whether anybody keeps the schedules."""
+    """Name each loop that is late, and whether no process fires the schedules."""
     late = heartbeats.late_loops(connection)
     for place, theirs in _by_process(late).items():
         if len(theirs) >= MANY_LOOPS:
-            yield _stands_still(place, theirs)
+            yield _stalled_process(place, theirs)
             continue
-        yield from (_late(place, loop) for loop in theirs)
+        yield from (_late_loop(place, loop) for loop in theirs)
     if heartbeats.is_abandoned(connection):
         says = f"Schedules are enabled and no worker or tick came for {heartbeats.SILENCE_SECONDS} s."
         yield CheckResult(
@@ -86,10 +86,10 @@ def loops(connection: Connection) -> Iterator[CheckResult]:
 
 
 def times(connection: Connection) -> Iterator[CheckResult]:
-    """Count what was written while the database's clock was ahead and nobody has put right."""
-    found = one(connection, TIMES)
-    assert found is not None
-    counts = ", ".join(f"{name} {count}" for name, count in found.items() if count)
+    """Count the rows that were written while the database's clock was ahead and are not repaired yet."""
+    row = read_row(connection, TIMES)
+    assert row is not None
+    counts = ", ".join(f"{name} {count}" for name, count in row.items() if count)
     if counts:
         says = f"{AHEAD}. What lies ahead of it counts as past: {counts}."
         yield CheckResult(
@@ -99,24 +99,24 @@ def times(connection: Connection) -> Iterator[CheckResult]:
 
 def schedules(connection: Connection) -> Iterator[CheckResult]:
     """Name the enabled schedules that cannot fire, with the reason of each."""
-    found = broken_schedules(connection)
-    for each in found[:NAMED]:
+    broken = broken_schedules(connection)
+    for each in broken[:NAMED]:
         where = f"Correct it on /schedules/{each.name}/edit"
         correct = "Let the database take its run" if each.is_refused else where
         mend = f"{correct}, or run: wakeboard schedule pause {each.name}"
         yield CheckResult("schedules", "fail", f"{each.name} cannot fire. {each.error}", mend)
-    if len(found) > NAMED:
-        count = f"More than {MOST - NAMED}" if len(found) > MOST else str(len(found) - NAMED)
+    if len(broken) > NAMED:
+        count = f"More than {MOST - NAMED}" if len(broken) > MOST else str(len(broken) - NAMED)
         yield CheckResult(
             "schedules", "fail", f"{count} others cannot either.", "See: wakeboard schedule list"
         )
-    if not found:
+    if not broken:
         yield CheckResult("schedules", "ok", "All that are enabled can fire.")
 
 
 def commands(connection: Connection) -> Iterator[CheckResult]:
     """Name the commands that were imported from a crontab without their user and that root runs."""
-    names = [row["name"] for row in rows(connection, OF_ROOT)]
+    names = [row["name"] for row in read_rows(connection, OF_ROOT)]
     if not names:
         yield CheckResult("commands", "ok", "None was imported without its user and is run by root.")
         return
@@ -136,8 +136,8 @@ def _by_process(loops: Iterable[heartbeats.Loop]) -> dict[str, list[heartbeats.L
     return found
 
 
-def _stands_still(place: str, loops: Sequence[heartbeats.Loop]) -> CheckResult:
-    """Say in one line what many late loops of one process come to."""
+def _stalled_process(place: str, loops: Sequence[heartbeats.Loop]) -> CheckResult:
+    """Return one result for the many late loops of one process."""
     names = ", ".join(sorted(loop.name for loop in loops))
     error = next((f" A last error: {loop.last_error}" for loop in loops if loop.last_error), "")
     seconds = max(loop.ago_seconds for loop in loops)
@@ -147,15 +147,15 @@ def _stands_still(place: str, loops: Sequence[heartbeats.Loop]) -> CheckResult:
     return CheckResult("loops", "fail", says, mend)
 
 
-def _late(place: str, loop: heartbeats.Loop) -> CheckResult:
+def _late_loop(place: str, loop: heartbeats.Loop) -> CheckResult:
     error = f" Its last error: {loop.last_error}" if loop.last_error else ""
     when = "while the database's clock was ahead" if loop.is_ahead else f"{loop.ago_seconds:.0f} s ago"
     says = f"'{loop.name}' of {place} last succeeded {when}.{error}"
-    return CheckResult("loops", "fail", says, _mend_of(loop))
+    return CheckResult("loops", "fail", says, _loop_advice(loop))
 
 
-def _mend_of(loop: heartbeats.Loop) -> str:
-    """Return what brings a late loop back."""
+def _loop_advice(loop: heartbeats.Loop) -> str:
+    """Return what to do about a late loop."""
     if loop.name == "listen":
         return (
             "Nothing is lost, work only begins later: let the worker reach the server directly, or through a "

@@ -34,6 +34,6 @@ def upgrade() -> None:
     # Without parameters the driver sends many statements at once, and takes a % as it stands.
     connection = op.get_bind().execution_options(no_parameters=True)
     connection.exec_driver_sql(STATEMENTS)
-    # A database that stood before has them already (database.migrations.beforehand).
+    # A database of an earlier revision has them already (database.migrations.large_indexes).
     for name, place in LARGE_INDEXES.items():
         connection.exec_driver_sql(f"CREATE INDEX IF NOT EXISTS {name} ON wakeboard.{place}")

@@ -7,14 +7,14 @@ import time
 import pytest
 
 from wakeboard.database import db
-from wakeboard.database.answer_timeout import SilentServer, TimedConnection
+from wakeboard.database.timed_connection import AnswerTimeout, TimedConnection
 
 
 def test_a_server_that_does_not_answer_in_time_is_given_up(database: str) -> None:
     with db.connect(database, name="wakeboard test", answer_seconds=0.5) as connection:
         assert connection.execute("SELECT pg_sleep(0.1), 7").fetchone() == ("", 7)
         began = time.monotonic()
-        with pytest.raises(SilentServer, match=r"has not answered for 0\.5 seconds"):
+        with pytest.raises(AnswerTimeout, match=r"has not answered for 0\.5 seconds"):
             connection.execute("SELECT pg_sleep(20)")
         assert time.monotonic() - began < 5
         assert connection.closed

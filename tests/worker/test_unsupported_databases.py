@@ -175,7 +175,7 @@ def test_a_server_that_answers_and_refuses_is_not_called_silent(
 )
 def test_each_refusal_says_what_helps(said: str, meaning: str) -> None:
     """The words are those of libpq and of the server; here nobody has to be made to say them."""
-    failure = db._not_connected(f'connection to server at "10.0.0.5", port 5432 failed: {said}\n')
+    failure = db._connect_error(f'connection to server at "10.0.0.5", port 5432 failed: {said}\n')
     assert isinstance(failure, db.RefusedError)
     assert meaning in failure.shown and "10.0.0.5" not in failure.shown
 
@@ -184,7 +184,7 @@ def test_each_refusal_says_what_helps(said: str, meaning: str) -> None:
     "said", ["Connection refused", "timeout expired", "FATAL:  the database system is starting up"]
 )
 def test_who_is_silent_or_just_comes_does_not_answer(said: str) -> None:
-    failure = db._not_connected(f'connection to server at "10.0.0.5", port 5432 failed: {said}\n')
+    failure = db._connect_error(f'connection to server at "10.0.0.5", port 5432 failed: {said}\n')
     assert type(failure) is db.DatabaseError and "does not answer: connection to server" in str(failure)
 
 

@@ -1,4 +1,4 @@
-"""Where the cluster, its socket and its locks live, and the URL that leads there. Creates nothing."""
+"""Paths of the cluster, its socket and its locks, and the URL of its server. Creates nothing."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlencode
 
-from wakeboard.database.embedded.identity import ClusterOwner
+from wakeboard.database.embedded.cluster_owner import ClusterOwner
 
 PORT = "5432"
 SOCKET_BYTES = 100
@@ -69,8 +69,9 @@ class ClusterPaths:
 
     def url(self, *, user: str = ROLE, database: str = DATABASE) -> str:
         """Return a libpq URL that reaches this server alone: the OS user behind the socket is checked."""
-        there = {"host": str(self.socket_folder), "port": PORT, "requirepeer": self.owner.name}
-        return f"postgresql://{quote(user)}@/{quote(database)}?{urlencode(there, safe='/', quote_via=quote)}"
+        parameters = {"host": str(self.socket_folder), "port": PORT, "requirepeer": self.owner.name}
+        query = urlencode(parameters, safe="/", quote_via=quote)
+        return f"postgresql://{quote(user)}@/{quote(database)}?{query}"
 
 
 def home(data_dir: Path) -> Path:

@@ -1,7 +1,7 @@
-"""Which OS user the server runs as, and folders and commands of that user.
+"""The OS user that the server runs as, and folders and commands of that user.
 
-PostgreSQL refuses to run as root, so root hands the cluster to a system user of its own. Changes the mode
-of no folder that it did not create.
+PostgreSQL refuses to run as root, so root gives the cluster to a system user. The mode of a folder that was
+not created here is never changed.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class ClusterOwner:
     gid: int
 
     @property
-    def foreign(self) -> bool:
-        """True when commands must change to this user first: we are root, the cluster is not."""
+    def is_foreign(self) -> bool:
+        """Whether commands must change to this user first: we are root, the cluster is not."""
         return self.uid != os.geteuid()
 
     def run(self, command: Sequence[str | Path]) -> subprocess.CompletedProcess[str]:
@@ -47,24 +47,24 @@ class ClusterOwner:
                 capture_output=True,
                 text=True,
                 errors="replace",
-                **self.options(),
+                **self.subprocess_options(),
             )
         except OSError as failed:
             raise EmbeddedError(
                 f"Cannot run {command[0]} as the OS user {self.name}: {failed.strerror or failed}."
             ) from failed
 
-    def options(self) -> dict[str, Any]:
+    def subprocess_options(self) -> dict[str, Any]:
         """Return the ``subprocess`` options that run a command as this user, away from our environment."""
         # PGDATA, PGPORT, PGOPTIONS … of the caller would otherwise steer initdb and postgres.
         environment = {"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"}
         options: dict[str, Any] = {"env": environment, "cwd": "/", "umask": 0o077}
-        if self.foreign:
+        if self.is_foreign:
             options |= {"user": self.uid, "group": self.gid, "extra_groups": []}
         return options
 
 
-def of_uid(uid: int) -> ClusterOwner:
+def owner_of_uid(uid: int) -> ClusterOwner:
     """Return the OS user with this id; raises EmbeddedError when it has no name, which PostgreSQL needs."""
     try:
         entry = pwd.getpwuid(uid)
@@ -76,7 +76,7 @@ def of_uid(uid: int) -> ClusterOwner:
     return ClusterOwner(entry.pw_name, entry.pw_uid, entry.pw_gid)
 
 
-def holder(home: Path) -> int | None:
+def owner_uid(home: Path) -> int | None:
     """Return the id of the OS user that the folder ``home`` belongs to, or None when it does not exist.
 
     Raises EmbeddedError when we may not look.
@@ -92,21 +92,21 @@ def holder(home: Path) -> int | None:
         ) from failed
 
 
-def owner(home: Path, *, create: bool = False) -> ClusterOwner:
+def find_owner(home: Path, *, create: bool = False) -> ClusterOwner:
     """Return the OS user of the cluster in the folder ``home``, which need not exist yet.
 
     As root a new cluster belongs to the system user ``wakeboard``, added when ``create`` is true.
     Raises EmbeddedError when the cluster belongs to somebody else and we are not root.
     """
     me = os.geteuid()
-    found = holder(home)
-    uid = me if found is None else found
+    existing_uid = owner_uid(home)
+    uid = me if existing_uid is None else existing_uid
     if me != 0 and uid != me:
         raise EmbeddedError(
             f"The database in {home} belongs to the OS user {_name(uid)}: run Wakeboard as that user, "
             "or set WAKEBOARD_DATA_DIR to a folder of your own."
         )
-    return of_uid(uid) if uid != 0 else _system_user(create)
+    return owner_of_uid(uid) if uid != 0 else _system_user(create)
 
 
 def make_folders(folder: Path) -> None:
@@ -120,8 +120,8 @@ def make_folders(folder: Path) -> None:
             folder.chmod(0o711)
 
 
-def private_folder(folder: Path, of: ClusterOwner) -> None:
-    """Make sure ``folder`` is a real folder of mode 0700 that belongs to ``of``; create it if missing.
+def private_folder(folder: Path, owner: ClusterOwner) -> None:
+    """Make sure ``folder`` is a real folder of mode 0700 that belongs to ``owner``; create it if missing.
 
     Raises EmbeddedError when it is a link or belongs to another user.
     """
@@ -131,75 +131,75 @@ def private_folder(folder: Path, of: ClusterOwner) -> None:
         opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError as failed:
         raise EmbeddedError(
-            f"{folder} is not a folder of the OS user {of.name} ({failed.strerror}): "
+            f"{folder} is not a folder of the OS user {owner.name} ({failed.strerror}): "
             "remove it, or set WAKEBOARD_DATA_DIR to another folder."
         ) from failed
     try:
-        _take(opened, folder, of)
+        _take_over(opened, folder, owner)
     finally:
         os.close(opened)
 
 
-def _take(opened: int, folder: Path, of: ClusterOwner) -> None:
-    found = os.fstat(opened)
-    if found.st_uid == os.geteuid() == 0 and of.foreign:
-        os.fchown(opened, of.uid, of.gid)
-    elif found.st_uid != of.uid:
+def _take_over(opened: int, folder: Path, owner: ClusterOwner) -> None:
+    status = os.fstat(opened)
+    if status.st_uid == os.geteuid() == 0 and owner.is_foreign:
+        os.fchown(opened, owner.uid, owner.gid)
+    elif status.st_uid != owner.uid:
         raise EmbeddedError(
-            f"{folder} belongs to the OS user {_name(found.st_uid)}, not to {of.name}: "
+            f"{folder} belongs to the OS user {_name(status.st_uid)}, not to {owner.name}: "
             "remove it, or set WAKEBOARD_DATA_DIR to another folder."
         )
-    if found.st_mode & 0o777 != 0o700:
+    if status.st_mode & 0o777 != 0o700:
         os.fchmod(opened, 0o700)
 
 
-def require_reachable(folder: Path, of: ClusterOwner) -> None:
-    """Raise EmbeddedError naming the first parent of ``folder`` (or itself) that ``of`` may not enter."""
-    blocked = first_blocked(folder, of)
+def require_reachable(folder: Path, owner: ClusterOwner) -> None:
+    """Raise EmbeddedError naming the first parent of ``folder`` (or itself) that ``owner`` may not enter."""
+    blocked = first_unreachable(folder, owner)
     if blocked:
         raise EmbeddedError(
-            f"The OS user {of.name}, which runs the database for root, may not enter {blocked}: "
+            f"The OS user {owner.name}, which runs the database for root, may not enter {blocked}: "
             "set WAKEBOARD_DATA_DIR to a folder below /var/lib, or allow it with "
             f"'chmod o+x {blocked}'."
         )
 
 
-def first_blocked(folder: Path, of: ClusterOwner) -> str:
-    """Return the first folder on the way to ``folder`` that ``of`` may not enter, or an empty text."""
-    if not of.foreign:
+def first_unreachable(folder: Path, owner: ClusterOwner) -> str:
+    """Return the first folder on the way to ``folder`` that ``owner`` may not enter, or an empty text."""
+    if not owner.is_foreign:
         return ""
     way = [*reversed(folder.parents), folder]
-    return of.run(["/bin/sh", "-c", CHECK_EACH, "sh", *way]).stdout
+    return owner.run(["/bin/sh", "-c", CHECK_EACH, "sh", *way]).stdout
 
 
 def _system_user(create: bool) -> ClusterOwner:
     try:
-        found = pwd.getpwnam(SYSTEM_USER)
+        entry = pwd.getpwnam(SYSTEM_USER)
     except KeyError:
         if not create:
             raise EmbeddedError(
                 f"The OS user {SYSTEM_USER} does not exist yet: start the embedded database first."
             ) from None
         return _add_system_user()
-    if found.pw_uid == 0:
+    if entry.pw_uid == 0:
         raise EmbeddedError(f"The OS user {SYSTEM_USER} is root by another name; PostgreSQL refuses root.")
-    return ClusterOwner(found.pw_name, found.pw_uid, found.pw_gid)
+    return ClusterOwner(entry.pw_name, entry.pw_uid, entry.pw_gid)
 
 
 def _add_system_user() -> ClusterOwner:
     useradd = shutil.which("useradd", path="/usr/sbin:/sbin:/usr/bin:/bin")
-    complaint = "there is no useradd here"
+    reason = "there is no useradd here"
     if useradd:
         shell = shutil.which("nologin", path="/usr/sbin:/sbin:/usr/bin:/bin") or "/bin/false"
         command = [useradd, "--system", "--user-group", "--no-create-home", "--home-dir", "/nonexistent"]
         added = subprocess.run([*command, "--shell", shell, SYSTEM_USER], capture_output=True, text=True)
-        complaint = added.stderr.strip() or "useradd failed"
+        reason = added.stderr.strip() or "useradd failed"
     # Another starter may have added it in the same moment, so the user's presence decides.
     with suppress(KeyError):
-        found = pwd.getpwnam(SYSTEM_USER)
-        return ClusterOwner(found.pw_name, found.pw_uid, found.pw_gid)
+        entry = pwd.getpwnam(SYSTEM_USER)
+        return ClusterOwner(entry.pw_name, entry.pw_uid, entry.pw_gid)
     raise EmbeddedError(
-        f"PostgreSQL refuses to run as root, and the OS user {SYSTEM_USER} could not be added ({complaint}): "
+        f"PostgreSQL refuses to run as root, and the OS user {SYSTEM_USER} could not be added ({reason}): "
         f"add it (useradd --system {SYSTEM_USER}), run Wakeboard as an ordinary user, "
         "or set WAKEBOARD_DATABASE_URL to a PostgreSQL server of your own."
     )

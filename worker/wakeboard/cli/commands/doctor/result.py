@@ -1,4 +1,4 @@
-"""What one check of ``doctor`` found. Data only."""
+"""The result of a check of ``doctor``."""
 
 from __future__ import annotations
 
