@@ -23,7 +23,7 @@ from wakeboard.config import log
 from wakeboard.core.answer import Answer
 from wakeboard.core.rule_types import JOB_TYPE as ALERTS
 from wakeboard.core.time.clock_skew import is_before
-from wakeboard.database.audit import ENGINE, Actor, acting, record
+from wakeboard.database.audit import ENGINE, Actor, audited_transaction, record
 from wakeboard.database.read import read_all, read_one
 from wakeboard.queue.operator import Transition, act, permit, wake_workers
 
@@ -239,7 +239,7 @@ def pause_all(
     Returns 'done', 'already' (nothing was left to pause), 'invalid' (an end that cannot be) or 'denied'. Each
     type has a row of its own in the audit log, and the whole has one.
     """
-    with acting(connection):
+    with audited_transaction(connection):
         if refusal := permit(connection, actor, PAUSE_ALL, *ALL_TYPES):
             return refusal
         names = _names(connection, ACTIVE)
@@ -259,7 +259,7 @@ def pause_all(
 
 def resume_all(connection: Connection, actor: Actor, reason: str | None = None) -> Answer:
     """Resume the types that were paused together; those that were paused by themselves stay so."""
-    with acting(connection):
+    with audited_transaction(connection):
         if refusal := permit(connection, actor, RESUME_ALL, *ALL_TYPES):
             return refusal
         names = _names(connection, PAUSED_TOGETHER)

@@ -132,7 +132,9 @@ def settle(connection: Connection) -> SchedulerResult:
     return SchedulerResult(due, due > 0 and any(result.has_more for result in results))
 
 
-def _settle_part(connection: Connection, ids: Sequence[int] | None, parts: RowBatches[int]) -> SchedulerResult:
+def _settle_part(
+    connection: Connection, ids: Sequence[int] | None, parts: RowBatches[int]
+) -> SchedulerResult:
     """Settle what is due (of ``ids`` only) in one transaction; leave its halves in ``parts`` if refused."""
     definitions: list[ScheduledDefinition] = []
     lines: list[LogLine] = []
