@@ -209,7 +209,7 @@ def beside_retention(url: str, log: Path, runs: int, pairs: int) -> None:
     """Drain in turns with and without the retention duty at work, and print what it costs."""
     with bench.session(url) as connection:
         state.create(connection)
-        state.store(connection, state.RetentionPass(owner=retention.OWNER, room=RUNS))
+        state.store(connection, state.RetentionPass(owner=retention.OWNER, phase=RUNS))
         sweeper = retention.Sweeper(url)
 
         def measured(is_on: bool) -> float:

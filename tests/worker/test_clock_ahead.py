@@ -323,7 +323,7 @@ def test_wrong_passwords_ahead_of_the_clock_keep_nobody_out_for_hours(connection
 
 def test_a_retention_pass_that_was_written_ahead_is_anybodys() -> None:
     for state in (
-        retention.RetentionPass(owner="w1", room="runs"),
+        retention.RetentionPass(owner="w1", phase="runs"),
         retention.RetentionPass(owner="w1", finished_at=1.0),
     ):
         assert retention.is_due(state, -6 * 3600.0, "w2")

@@ -15,7 +15,7 @@ from wakeboard.alerts.heartbeat import Heartbeat
 from wakeboard.alerts.watch import Watch
 from wakeboard.config.settings import Settings
 from wakeboard.database.outage_log import MissingTables
-from wakeboard.maintenance.retention.keep import Keep
+from wakeboard.maintenance.retention.policy import RetentionPolicy
 from wakeboard.maintenance.retention.sweep import LOOK_SECONDS as RETENTION_SECONDS
 from wakeboard.maintenance.retention.sweep import Retention
 from wakeboard.queue import pauses
@@ -127,7 +127,7 @@ class Background:
         self._has_more_fires = False
         self._operations = Operations()
         self._counting = StatisticsMerge()
-        self._retention = Retention(Keep.from_settings(settings), presence.worker_id)
+        self._retention = Retention(RetentionPolicy.from_settings(settings), presence.worker_id)
         # A tick ends before a rebuild would.
         self._indexes = None if is_tick else Indexes(url)
         self._heartbeat = Duties(url, self._heartbeats(), name="heartbeat", lack=lack)
