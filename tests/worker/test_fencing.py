@@ -12,7 +12,7 @@ from tests.support.processes import run_wakeboard
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database import db
-from wakeboard.maintenance.backups.new_life import EPOCHS_AHEAD, NUMBERS_AHEAD
+from wakeboard.maintenance.backups.fence import EPOCHS_AHEAD, NUMBERS_AHEAD
 
 Said = Any
 

@@ -23,8 +23,8 @@ from wakeboard.database import embedded
 from wakeboard.database.audit import terminal_actor
 from wakeboard.database.embedded.identity import make_folders
 from wakeboard.database.embedded.server import WaitNotice
-from wakeboard.maintenance.backups.dump import BackupError, contents, dump, load
-from wakeboard.maintenance.backups.new_life import BeforeRestore, begin_new_life, look
+from wakeboard.maintenance.backups.dump import BackupError, dump, list_entries, load
+from wakeboard.maintenance.backups.fence import FencePreview, fence_database, preview_fence
 
 FORGOTTEN = (
     "What was done since the backup is forgotten, effects included: runs that ended since then may run "
@@ -159,7 +159,7 @@ def restore(file: Path, yes: bool) -> None:
     _require_unused(chosen.data_dir)
     program = embedded.binary("pg_restore", chosen.data_dir)
     try:
-        contents(program, file)
+        list_entries(program, file)
         tell(FORGOTTEN)
         if not yes:
             click.confirm("Restore?", abort=True, err=True)
@@ -236,7 +236,7 @@ def _rebuild(workshop: Path, program: Path, file: Path) -> int:
     load(program, server.url, file, progress=teller)
     databases.migrate(server.url)
     with databases.connect(server.url, name="wakeboard restore", statement_timeout_seconds=0) as connection:
-        running = begin_new_life(connection, terminal_actor(), "database.restore", str(file))
+        running = fence_database(connection, terminal_actor(), "database.restore", str(file))
         connection.execute("ANALYZE")
     embedded.stop(workshop, only_if_unused=False)
     return running
@@ -265,7 +265,7 @@ def fence(yes: bool, force: bool) -> None:
     url = reach.database_url(settings())
     with databases.connect(url, name="wakeboard fence", statement_timeout_seconds=0) as connection:
         _require_tables(connection)
-        before = look(connection)
+        before = preview_fence(connection)
         if before.connected and not force:
             raise NotDone(
                 f"Programs of Wakeboard are connected ({', '.join(before.connected)}). Stop every worker and "
@@ -274,7 +274,7 @@ def fence(yes: bool, force: bool) -> None:
         tell(_plan(before))
         if not yes and not click.confirm("Fence?", err=True):
             raise NotDone("Nothing was done.")
-        done = begin_new_life(connection, terminal_actor(), "database.fence", before.database)
+        done = fence_database(connection, terminal_actor(), "database.fence", before.database)
     found = {
         "database": before.database, "fenced": before.unended, "running": done, "workers": before.workers,
         "sessions": before.sessions,
@@ -289,7 +289,7 @@ def _require_tables(connection: reach.Connection) -> None:
         raise NotDone(f"The schema is at revision {found or 'none'}; this version needs {wanted}. {mend}")
 
 
-def _plan(before: BeforeRestore) -> str:
+def _plan(before: FencePreview) -> str:
     return "\n".join(
         (
             f"In the database {before.database} this will",
