@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from psycopg import Connection
 from psycopg.rows import class_row
 
-HOT = ("job_runs_claimable", "job_runs_leased", "job_runs_under_way_of_definition")
+HOT = ("job_runs_claimable", "job_runs_leased", "job_runs_by_status", "job_runs_under_way_of_definition")
 # An index of this many times its fresh size is bloated.
 TOO_LARGE = 3.0
 # A rebuild reads its whole table, and some growth is usual: autovacuum comes when 2 % of job_runs are dead,
