@@ -295,7 +295,7 @@ def test_a_session_that_was_used_ahead_of_the_clock_is_over(connection: Connecti
     assert sessions.authenticate_session(connection, cookie) is not None
     connection.execute("UPDATE wakeboard.sessions SET seen_at = seen_at + interval '6 hours'")
     assert sessions.authenticate_session(connection, cookie) is None
-    assert sessions.still_good(connection, [sessions.hash_of(cookie)]) == {}
+    assert sessions.live_roles(connection, [sessions.hash_secret(cookie)]) == {}
     sessions.open_session(connection, "ada", Role.ADMIN)
     assert len(rows(connection, "sessions")) == 1, "or it would come back in six hours"
 
@@ -310,15 +310,15 @@ def test_a_link_that_was_made_ahead_of_the_clock_is_none(connection: Connection)
 
 def test_wrong_passwords_ahead_of_the_clock_keep_nobody_out_for_hours(connection: Connection) -> None:
     def fail_often() -> None:
-        for _ in range(throttle.FREE["user"] + 1):
-            throttle.count(connection, "ada", None)
+        for _ in range(throttle.FREE_ATTEMPTS["user"] + 1):
+            throttle.count_attempt(connection, "ada", None)
 
     with pytest.raises(TooManyAttempts):
         fail_often()
     connection.execute("UPDATE wakeboard.login_failures SET last_failed_at = now() + interval '6 hours'")
-    throttle.count(connection, "ada", None)
+    throttle.count_attempt(connection, "ada", None)
     with pytest.raises(TooManyAttempts):
-        throttle.count(connection, "ada", None)
+        throttle.count_attempt(connection, "ada", None)
 
 
 def test_a_retention_pass_that_was_written_ahead_is_anybodys() -> None:
