@@ -16,7 +16,7 @@ from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_show
 from tests.support.factories import a_run, a_worker, age, insert, rows
 from tests.support.receivers import SECRET, Mailbox, Receiver, mailbox, receiver
 from wakeboard.accounts import users
-from wakeboard.alerts.watch import Watch
+from wakeboard.alerts.evaluation import RuleEvaluator
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard_dashboard import create_app
@@ -34,7 +34,7 @@ def rule(connection: Connection, name: str = "dead_runs") -> dict[str, Any]:
 def look(connection: Connection, watcher: str = "worker") -> None:
     """Let the rules be looked at, as workers and the web process do, without any channel."""
     connection.execute("UPDATE wakeboard.alert_rules SET checked_at = NULL")
-    Watch("web" if watcher == "web" else "worker", Settings.load({}, environ={})).step(connection)
+    RuleEvaluator("web" if watcher == "web" else "worker", Settings.load({}, environ={})).step(connection)
 
 
 @pytest.fixture

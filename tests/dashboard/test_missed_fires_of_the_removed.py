@@ -66,11 +66,11 @@ def test_what_a_removed_schedule_missed_needs_nobody(
     a_schedule_that_missed(connection)
     assert client.get("/overview.json").get_json()["missed_fires"] == 3
     kind = KINDS["missed_runs"]
-    assert checks.ask(connection, kind.name, kind.values({})).firing
+    assert checks.check_rule(connection, kind.name, kind.values({})).firing
     remove(connection)
     body = client.get("/overview.json").get_json()
     assert (body["missed_fires"], body["schedules_missed"]) == (0, 0)
-    assert not checks.ask(connection, kind.name, kind.values({})).firing
+    assert not checks.check_rule(connection, kind.name, kind.values({})).firing
 
 
 def test_it_goes_with_what_other_schedules_missed(connection: Connection) -> None:

@@ -10,7 +10,7 @@ from tests.support.factories import Connection, a_definition, a_run, a_type, a_w
 from tests.worker import test_heartbeats as liveness_rows
 from wakeboard.accounts import sessions, throttle
 from wakeboard.accounts.throttle import TooManyAttempts
-from wakeboard.alerts.rule_state import RuleMemory, judge
+from wakeboard.alerts.rule_state import RuleState, next_state
 from wakeboard.cli.commands.doctor import liveness as diagnosis
 from wakeboard.core import leases
 from wakeboard.core.states import Role
@@ -282,11 +282,11 @@ def test_the_code_of_a_worker_that_lies_ahead_says_nothing_any_more(connection: 
 @pytest.mark.parametrize("reminds", [0.0, 3600.0])
 def test_a_message_sent_ahead_of_the_clock_keeps_no_other_one_back(reminds: float) -> None:
     at = datetime.fromisoformat("2026-03-01T12:00:00+00:00")
-    memory = RuleMemory("quiet", "quiet", sent_at=at + timedelta(hours=6))
-    after, news = judge(memory, at, firing=True, window_seconds=900, remind_seconds=reminds)
+    memory = RuleState("quiet", "quiet", sent_at=at + timedelta(hours=6))
+    after, news = next_state(memory, at, firing=True, window_seconds=900, remind_seconds=reminds)
     assert news == "firing" and after.sent_at == at
-    known = RuleMemory("firing", "firing", sent_at=at + timedelta(hours=6))
-    _, reminder = judge(known, at, firing=True, window_seconds=900, remind_seconds=reminds)
+    known = RuleState("firing", "firing", sent_at=at + timedelta(hours=6))
+    _, reminder = next_state(known, at, firing=True, window_seconds=900, remind_seconds=reminds)
     assert reminder == ("reminder" if reminds else None)
 
 

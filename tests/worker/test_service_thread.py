@@ -152,7 +152,7 @@ def test_each_thread_of_the_watcher_in_the_web_process_comes_back(
         monkeypatch.setattr(f"wakeboard.alerts.web_watcher.{name}", 0.05)
     read, write = os.pipe()
     settings = Settings.load({}, environ={})
-    watching = WebWatcher(database, settings, read, look_seconds=0.05)
+    watching = WebWatcher(database, settings, read, check_seconds=0.05)
     watching.start()
     names = {"alerts", "post", "outage"}
     try:
@@ -165,8 +165,8 @@ def test_each_thread_of_the_watcher_in_the_web_process_comes_back(
 
         wait_until(lambda: told() == dict.fromkeys(names, "SystemExit"), 10, "each loop tells it")
         assert {thread.name for thread in threading.enumerate()} >= names
-        looks = watching.looks
-        wait_until(lambda: watching.looks > looks, 10, "it goes on looking")
+        looks = watching.checks
+        wait_until(lambda: watching.checks > looks, 10, "it goes on looking")
     finally:
         watching.stop()
         os.close(read)

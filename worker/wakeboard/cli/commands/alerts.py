@@ -51,7 +51,7 @@ def test(name: str | None, channel: str | None, reason: str | None) -> int:
             return verdicts([_unknown(name)])
         chosen = settings()
         return verdicts(
-            [test_message.test(connection, chosen, rule_id, terminal_actor(), reason, channel=channel)]
+            [test_message.send_test(connection, chosen, rule_id, terminal_actor(), reason, channel=channel)]
         )
 
 

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 
 import psycopg
 
+from wakeboard.alerts.evaluation import RuleEvaluator
 from wakeboard.alerts.heartbeat import Heartbeat
-from wakeboard.alerts.watch import Watch
 from wakeboard.config.settings import Settings
 from wakeboard.database.outage_log import MissingTables
 from wakeboard.maintenance.retention.policy import RetentionPolicy
@@ -58,13 +58,13 @@ class Alerts:
     """The duty of one worker process; what it finds is delivered by runs of type ``alert``."""
 
     def __init__(self, settings: Settings) -> None:
-        self._watch = Watch("worker", settings)
+        self._evaluator = RuleEvaluator("worker", settings)
         self._heartbeat = Heartbeat(settings.heartbeat_url)
 
     def step(self, connection: psycopg.Connection[Any]) -> dict[str, int]:
         """Look once; return how many rules were looked at, fire, and how many messages were written."""
         self._heartbeat.step(connection)
-        return self._watch.step(connection)
+        return self._evaluator.step(connection)
 
 
 class Paced(Protocol):
