@@ -19,7 +19,7 @@ from wakeboard.core.process.shared_slot import LARGEST, SlotPage, boottime_ns
 if TYPE_CHECKING:
     import logging
 
-    from wakeboard.handlers.memory_effect_store import MemoryEffectStore
+    from wakeboard.handlers.memory_effects import MemoryEffectStore
 
 _SECOND = 1_000_000_000
 
@@ -150,7 +150,7 @@ class Context:
         """What `once()` keeps of this run where there is no table for it."""
         if self._effect_store is None:
             # Only runs outside of a worker need it.
-            from wakeboard.handlers.memory_effect_store import MemoryEffectStore
+            from wakeboard.handlers.memory_effects import MemoryEffectStore
 
             self._effect_store = MemoryEffectStore()
         return self._effect_store
