@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Coroutine, MutableMapping
+from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 from wakeboard.core.outcome import AttemptResult
 from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.handlers.context import Context
-from wakeboard.handlers.invoke import invoke
+from wakeboard.handlers.invoke import HandlerCoroutine, invoke
 from wakeboard.handlers.memory_effects import MemoryEffectStore
 from wakeboard.handlers.registry import JobType
 
@@ -210,12 +210,12 @@ class Attempt:
             with suppress(RuntimeError):  # Its loop has just closed: the handler has ended.
                 self._cancel_task()
 
-    def _run_coroutine(self, coroutine: Coroutine[Any, Any, object]) -> object:
+    def _run_coroutine(self, coroutine: HandlerCoroutine) -> object:
         import asyncio
 
         return asyncio.run(self._await(coroutine))
 
-    async def _await(self, coroutine: Coroutine[Any, Any, object]) -> object:
+    async def _await(self, coroutine: HandlerCoroutine) -> object:
         import asyncio
 
         task, loop = asyncio.current_task(), asyncio.get_running_loop()

@@ -28,7 +28,7 @@ from wakeboard.handlers.pool.future import Attempt, PoolFuture, State
 from wakeboard.handlers.pool.metrics import PoolMetrics, Report, Running
 from wakeboard.handlers.pool.state import PoolFull, PoolState, PoolStopped
 from wakeboard.handlers.pool.threads import Threads
-from wakeboard.handlers.registry import JobType, type_of
+from wakeboard.handlers.registry import Handler, JobType, type_of
 
 Full = Literal["block", "error", "drop"]
 Handoff = Callable[..., int]
@@ -107,7 +107,7 @@ class Pool:
 
     def submit(
         self,
-        handler: str | JobType | Callable[..., Any],
+        handler: str | JobType | Handler,
         payload: Mapping[str, Any] | None = None,
         *,
         key: str | None = None,
