@@ -89,7 +89,7 @@ def write_report(
     window = TimeWindow(report.since_at, report.due_at)
     with connection.transaction():
         connection.execute("SELECT set_config('statement_timeout', %s, true)", (STATEMENT_TIMEOUT,))
-        found = summary(connection, window, zone)
+        night = summary(connection, window, zone)
     head = note = ""
     if cause == "test":
         head = "Test: "
@@ -102,7 +102,7 @@ def write_report(
         )
     day = f"{report.due_at.astimezone(zone):%a %-d %b}"
     return MessageText.redacted(
-        f"{origin.prefix}{head}Report of {day}: {found.strong}",
+        f"{origin.prefix}{head}Report of {day}: {night.strong}",
         {
             "version": VERSION,
             "rule": rule.name,
@@ -110,36 +110,36 @@ def write_report(
             "title": KINDS[rule.kind].title,
             "cause": cause,
             "state": "quiet",
-            "sentence": found.sentence,
-            "well": found.good,
+            "sentence": night.sentence,
+            "well": night.good,
             "is_late": head == "Late: ",
             "since": window.since.isoformat(),
             "until": window.until.isoformat(),
-            "numbers": asdict(found.numbers) | {"stuck_now": found.stuck_now},
-            "sections": [_item(section, origin) for section in found.sections],
+            "numbers": asdict(night.numbers) | {"stuck_now": night.stuck_now},
+            "sections": [_item(section, origin) for section in night.sections],
             "at": now.astimezone(UTC).isoformat(),
             "environment": origin.environment,
             "installation": origin.installation,
             "link": origin.link(f"/night?{window.query}"),
-            "text": _text(rule.name, note, found, window, zone, origin),
+            "text": _text(rule.name, note, night, window, zone, origin),
         },
     )
 
 
-def _text(rule: str, note: str, found: Summary, window: TimeWindow, zone: tzinfo, origin: Origin) -> str:
+def _text(rule: str, note: str, night: Summary, window: TimeWindow, zone: tzinfo, origin: Origin) -> str:
     since, until = (moment.astimezone(zone) for moment in (window.since, window.until))
     page, alerts = _address(f"/night?{window.query}", origin), _address("/alerts", origin)
     stuck = (
-        f"Stuck right now: {plural(found.stuck_now, 'run')}, whose lease ended and that nobody took back.\n"
+        f"Stuck right now: {plural(night.stuck_now, 'run')}, whose lease ended and that nobody took back.\n"
         f"{_address('/leases', origin)}"
     )
     parts = [
         note,
-        found.sentence,
+        night.sentence,
         f"{since:%a %-d %b %H:%M} to {until:%a %-d %b %H:%M %Z}\n{page}",
-        stuck if found.stuck_now else "",
-        _numbers(found.numbers),
-        *(_section(section, origin) for section in found.sections),
+        stuck if night.stuck_now else "",
+        _numbers(night.numbers),
+        *(_section(section, origin) for section in night.sections),
         f"Wakeboard, rule {short_name(rule)}\nAnother time, silence, or no report: {alerts}",
     ]
     return "\n\n".join(part for part in parts if part)

@@ -6,13 +6,14 @@ a mail server works.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 from psycopg import Connection
 from psycopg.rows import class_row
 
 from wakeboard.alerts import report
-from wakeboard.alerts.channels import Channels, NotSent, OutgoingMessage
+from wakeboard.alerts.channels import Channels
+from wakeboard.alerts.delivery import deliver
 from wakeboard.alerts.evaluation import post
 from wakeboard.alerts.messages import MessageText, Origin, write_message
 from wakeboard.alerts.rule_state import COLUMNS, AlertRule, RuleState
@@ -29,21 +30,7 @@ HOW = (
     "again."
 )
 RULE = f"SELECT {COLUMNS} FROM wakeboard.alert_rules AS r WHERE r.id = %s"
-CLAIM = "UPDATE wakeboard.alert_messages SET tries = 1 WHERE id = %s"
-RECORD = """
-UPDATE wakeboard.alert_messages SET claimed_until = NULL, answer = %(answer)s, error = %(error)s,
-    sent_at = CASE WHEN %(error)s::text IS NULL THEN now() END,
-    gave_up_at = CASE WHEN %(error)s::text IS NOT NULL THEN now() END
-WHERE id = %(id)s
-"""
-
-
-class TestMessage(NamedTuple):
-    """A test message that was written and is to be sent."""
-
-    id: int
-    channel: str
-    message: OutgoingMessage
+GIVE_UP = "UPDATE wakeboard.alert_messages SET gave_up_at = now(), claimed_until = NULL WHERE id = %s"
 
 
 def send_test(
@@ -59,7 +46,7 @@ def send_test(
 
     Done when every channel accepted it, else forbidden with the reasons. Takes at most about 30 s.
     """
-    written: list[TestMessage] = []
+    written: dict[str, int] = {}
 
     def begin() -> tuple[Answer, None, dict[str, Any] | None]:
         with connection.cursor(row_factory=class_row(AlertRule)) as cursor:
@@ -73,25 +60,20 @@ def send_test(
             return Answer(rule_id, rule.state, "forbidden", refusal), None, None
         text = _write_test(connection, settings, rule)
         for name in chosen:
-            message_id = post(connection, rule_id, "test", name, text)
-            connection.execute(CLAIM, (message_id,))
-            label = f"alert.{rule.installation or 'wakeboard'}.{message_id}"
-            message = OutgoingMessage(label, text.subject, text.body)
-            written.append(TestMessage(message_id, name, message))
+            written[name] = post(connection, rule_id, "test", name, text)
         return Answer(rule_id, rule.state, "done", ""), None, {"channels": chosen}
 
     answer = act(connection, actor, "alert.test", ("alert", rule_id), reason, begin)
     if not written:
         return answer
     sentences, is_sent = [], True
-    for test in written:
-        accepted = error = None
-        try:
-            accepted = Channels(settings).send(test.channel, test.message)
-        except NotSent as failure:
-            error, is_sent = str(failure), False
-        connection.execute(RECORD, {"id": test.id, "answer": accepted, "error": error})
-        sentences.append(f"{test.channel.capitalize()}: {accepted or error}")
+    for name, message_id in written.items():
+        delivery = deliver(connection, Channels(settings), message_id)
+        if delivery.result != "sent":
+            # A test has one try.
+            connection.execute(GIVE_UP, (message_id,))
+            is_sent = False
+        sentences.append(f"{name.capitalize()}: {delivery.sentence}")
     return Answer(rule_id, answer.status, "done" if is_sent else "forbidden", " ".join(sentences))
 
 

@@ -123,9 +123,9 @@ def type_of(handler: str | JobType | Handler) -> JobType:
     if isinstance(handler, str):
         if (registered := JOB_TYPES.get(handler)) is not None:
             return registered
-        known = ", ".join(sorted(JOB_TYPES)) or "none"
+        names = ", ".join(sorted(JOB_TYPES)) or "none"
         raise LookupError(
-            f"No handler is registered for {handler!r}; known: {known}. Import its module first."
+            f"No handler is registered for {handler!r}; known: {names}. Import its module first."
         )
     for job_type in JOB_TYPES.values():
         if job_type.function is handler:

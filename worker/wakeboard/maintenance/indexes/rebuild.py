@@ -169,9 +169,9 @@ def _drop_or_rebuild(
 
 def _rebuild(connection: Connection, index: HotIndex, current: RebuildPass) -> None:
     """Rebuild ``index``, and record its sizes."""
-    began = monotonic()
+    started_at = monotonic()
     connection.execute(sql.SQL("REINDEX INDEX CONCURRENTLY wakeboard.{}").format(sql.Identifier(index.name)))
-    seconds = monotonic() - began
+    seconds = monotonic() - started_at
     row = connection.execute(SIZE, (f"wakeboard.{index.name}",)).fetchone()
     size, entries = row or (0, 0.0)
     if entries >= FEWEST_ENTRIES:

@@ -58,16 +58,16 @@ class Retention:
             state.create(connection)
         elif not state.is_due(row.last, row.silent_seconds, self._worker_id):
             return row.last.summary()
-        began = monotonic()
+        started_at = monotonic()
         while (current := self._work(connection)) is not None and current.phase is not None:
-            if (elapsed := monotonic() - began) >= SLICE_SECONDS:
+            if (elapsed := monotonic() - started_at) >= SLICE_SECONDS:
                 self.pause_seconds = PAUSE_FACTOR * elapsed
                 return current.summary()
         return current.summary() if current else {}
 
     def _work(self, connection: Connection) -> RetentionPass | None:
         """Do one batch of the pass in a transaction; None when another worker is at it."""
-        began = monotonic()
+        started_at = monotonic()
         try:
             with connection.transaction():
                 connection.execute(BATCH_SETTINGS)
@@ -84,7 +84,7 @@ class Retention:
                     current = RetentionPass(phase=RUNS, started_at=row.now)
                 current.owner = self._worker_id
                 self._advance(connection, current, row.now)
-                current.work_seconds += monotonic() - began
+                current.work_seconds += monotonic() - started_at
                 if current.phase is None:
                     current.finished_at = row.now
                 state.store(connection, current)
