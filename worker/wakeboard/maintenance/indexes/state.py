@@ -91,13 +91,19 @@ class RebuildPass:
 def read(connection: Connection) -> tuple[RebuildPass, bool]:
     """Return the last pass, and whether the next one is due."""
     row = connection.execute(READ.encode(), (PROCESS_ID, NAME)).fetchone()
-    return (RebuildPass(), True) if row is None else (RebuildPass.read(row[0] or {}), bool(row[1]))
+    if row is None:
+        return RebuildPass(), True
+    numbers, is_due = row
+    return RebuildPass.read(numbers or {}), is_due
 
 
 def begin(connection: Connection) -> RebuildPass | None:
     """Begin the pass that is due, for all workers; None when none is due or another worker has begun it."""
     row = connection.execute(BEGIN.encode(), (PROCESS_ID, NAME)).fetchone()
-    return None if row is None else RebuildPass.read(row[0] or {}, row[1])
+    if row is None:
+        return None
+    numbers, now = row
+    return RebuildPass.read(numbers or {}, now)
 
 
 def store(connection: Connection, current: RebuildPass) -> None:

@@ -116,7 +116,10 @@ def is_due(state: RetentionPass, silent_seconds: float, owner: str) -> bool:
 def read(connection: Connection, *, lock: bool = False) -> RetentionRow | None:
     """Return the shared row; None when there is none or, with ``lock``, somebody has locked it."""
     row = connection.execute((LOCK if lock else READ).encode(), (PROCESS_ID, NAME)).fetchone()
-    return None if row is None else RetentionRow(RetentionPass.read(row[0] or {}), row[1], row[2])
+    if row is None:
+        return None
+    numbers, silent_seconds, now = row
+    return RetentionRow(RetentionPass.read(numbers or {}), silent_seconds, now)
 
 
 def create(connection: Connection) -> None:
