@@ -1,4 +1,4 @@
-"""Accounts of people, their passwords and roles, and the functions of sessions, login links and tokens.
+"""Accounts of people, their passwords and roles.
 
 Every function works on an autocommit connection or inside the caller's transaction. Every change is audited
 in the transaction that makes it. Of passwords, cookies and tokens only hashes are stored.
@@ -12,25 +12,7 @@ from psycopg import Connection
 from psycopg.rows import dict_row
 
 from wakeboard.accounts import passwords, throttle
-from wakeboard.accounts.sessions import (
-    IDLE_SECONDS,
-    authenticate_session,
-    close_everywhere,
-    close_session,
-    close_sessions_of,
-    consume_login_link,
-    create_login_link,
-    open_session,
-    peek_login_link,
-)
-from wakeboard.accounts.throttle import TooManyAttempts
-from wakeboard.accounts.tokens import (
-    authenticate_token,
-    create_token,
-    list_tokens,
-    revoke_token,
-    unknown_types,
-)
+from wakeboard.accounts.sessions import IDLE_SECONDS, close_sessions_of
 from wakeboard.core.states import Role
 from wakeboard.core.time.clock_skew import is_since
 from wakeboard.database.audit import Actor, acting, record
@@ -173,32 +155,3 @@ def _require_user(connection: Connection, name: str) -> str:
     if row is None:
         raise AccountError(f"There is no user '{name}'. See: wakeboard user list")
     return str(row[0])
-
-
-__all__ = [
-    "AccountError",
-    "Actor",
-    "Connection",
-    "TooManyAttempts",
-    "authenticate_session",
-    "authenticate_token",
-    "check_password",
-    "close_everywhere",
-    "close_session",
-    "close_sessions_of",
-    "consume_login_link",
-    "create_login_link",
-    "create_token",
-    "create_user",
-    "disable_user",
-    "enable_user",
-    "install_id",
-    "list_tokens",
-    "list_users",
-    "open_session",
-    "peek_login_link",
-    "revoke_token",
-    "set_password",
-    "set_role",
-    "unknown_types",
-]

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, tokens, users
 from wakeboard.cli import reach
 from wakeboard.cli.flags import CommandGroup, LeafCommand, is_json, settings
 from wakeboard.cli.printing import answer, listing
@@ -119,8 +119,8 @@ def create(name: str, role: str, days: int | None, job_types: tuple[str, ...]) -
     """Create a token and print it, this once."""
     types = list(dict.fromkeys(job_types)) or None
     with reach.connection() as connection:
-        made = users.create_token(connection, terminal_actor(), name, Role(role), days, types)
-        unknown = users.unknown_types(connection, types or [])
+        made = tokens.create_token(connection, terminal_actor(), name, Role(role), days, types)
+        unknown = tokens.unknown_types(connection, types or [])
     answer({"token": made, "name": name, "role": role, "job_types": types}, made)
     for each in unknown:
         tell(f"No worker has registered a job type '{each}' yet; the token holds for it once one does.")
@@ -133,7 +133,7 @@ def create(name: str, role: str, days: int | None, job_types: tuple[str, ...]) -
 def list_tokens() -> None:
     """List tokens, without their secrets."""
     with reach.connection() as connection:
-        found = users.list_tokens(connection)
+        found = tokens.list_tokens(connection)
     if not is_json():
         found = [row | ({"expires_at": "never"} if _is_endless(row) else {}) for row in found]
     listing(found, TOKENS, "There are no tokens.")
@@ -148,7 +148,7 @@ def _is_endless(token: dict[str, Any]) -> bool:
 def revoke(name: str) -> None:
     """End a token, at once."""
     with reach.connection() as connection:
-        changed = users.revoke_token(connection, terminal_actor(), name)
+        changed = tokens.revoke_token(connection, terminal_actor(), name)
     answer({"name": name, "changed": changed}, f"Token {name} is {'' if changed else 'already '}revoked.")
 
 
@@ -163,7 +163,7 @@ def login_link() -> None:
     is_public = own.public_url and own.origins["bind"] != "flag"
     address = str(own.public_url).rstrip("/") if is_public else base_address(own)
     with reach.connection() as connection:
-        made = users.create_login_link(connection, os_user())
+        made = sessions.create_login_link(connection, os_user())
     answer({"url": f"{address}/login?token={made}", "token": made}, f"{address}/login?token={made}")
     if not is_public and not _somebody_listens(address):
         tell(f"Nothing answers at {address}. If the dashboard listens elsewhere: --bind HOST:PORT")

@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import click
 import psycopg
 
-from wakeboard.accounts.users import create_login_link
+from wakeboard.accounts.sessions import create_login_link
 from wakeboard.cli import reach
 from wakeboard.cli.commands import accounts
 from wakeboard.cli.commands.serving import EVERY_SETTING, require_folder
