@@ -22,6 +22,7 @@ from wakeboard.alerts import delivery, evaluation
 from wakeboard.alerts.channels import Channels, NotSent, OutgoingMessage, signature
 from wakeboard.alerts.evaluation import RuleEvaluator, post
 from wakeboard.alerts.heartbeat import Heartbeat
+from wakeboard.alerts.messages import MessageText
 from wakeboard.config.settings import Settings, SettingsError
 from wakeboard.core.outcome import Permanent, Retryable
 from wakeboard.core.rule_types import KINDS
@@ -62,7 +63,9 @@ def look_again(connection: Connection) -> None:
 
 def a_message(connection: Connection, channel: str = "mail", **columns: Any) -> int:
     body = {"text": "Look at it.", "installation": "house"}
-    message_id = post(connection, rule(connection)["id"], "firing", channel, "Dead runs: fires", body)
+    message_id = post(
+        connection, rule(connection)["id"], "firing", channel, MessageText("Dead runs: fires", body)
+    )
     for name, value in columns.items():
         connection.execute(
             psycopg.sql.SQL("UPDATE wakeboard.alert_messages SET {} = {} WHERE id = {}").format(

@@ -300,7 +300,7 @@ def test_without_tables_the_watcher_says_in_a_line_what_to_run_and_looks_after_t
         wait_until(lambda: min(map(tries.count, ("alerts", "post"))) > 3, SLOW, "both threads try again")
         db.migrate(empty_database)
         wait_until(lambda: watching.checks > 1, SLOW, "it looks at the rules")
-        wait_until(lambda: not watching._lack.names, SLOW, "both threads are at work")
+        wait_until(lambda: not watching._missing_tables.names, SLOW, "both threads are at work")
     finally:
         watching.stop()
     log.flush()
