@@ -169,9 +169,9 @@ class RuleEvaluator:
     def _record_finding(self, connection: Connection, rule: AlertRule, finding: Finding) -> Evaluation:
         """Write the next state of a rule and the messages that follow."""
         channels, values = self.settings.alert_channels, KINDS[rule.kind].values(rule.settings)
-        before, told_names = rule.current, list((rule.found or {}).get("told_names", ()))
+        told_names = list((rule.found or {}).get("told_names", ()))
         after, notice = next_state(
-            before,
+            rule,
             rule.now,
             firing=finding.firing,
             has_new_names=not set(finding.names) <= set(told_names),
@@ -179,21 +179,21 @@ class RuleEvaluator:
             remind_seconds=values["remind_seconds"],
             can_tell=bool(channels),
         )
-        if after.state != before.state:
+        if after.state != rule.state:
             sentence = "An alert fires." if finding.firing else "An alert has recovered."
             log.warn(sentence, rule=rule.name, found=finding.sentence)
         if notice is not None:
-            still_told = told_names if before.told == "firing" else []
+            still_told = told_names if rule.told == "firing" else []
             told_names = list(dict.fromkeys([*still_told, *finding.names]))
             # The message tells of the changes that it settles.
-            settled = replace(after, turns=before.turns + (after.state != before.state))
+            settled = replace(after, turns=rule.turns + (after.state != rule.state))
             origin = Origin.of(self.settings, rule.installation)
             text = write_message(rule.name, rule.kind, notice, finding, settled, origin, rule.now)
             self._post(connection, rule.id, notice, text)
         found = {**finding.to_json(), "told_names": told_names[:MOST_TOLD_NAMES]}
-        if after != before or found != rule.found:
-            connection.execute(SAVE.encode(), {"id": rule.id, "found": to_jsonb(found), **asdict(after)})
-        more_firing = (after.state == "firing") - (before.state == "firing")
+        if after != rule or found != rule.found:
+            connection.execute(SAVE.encode(), {**asdict(after), "found": to_jsonb(found)})
+        more_firing = (after.state == "firing") - (rule.state == "firing")
         return Evaluation(len(channels) if notice else 0, more_firing)
 
     def _report(self, connection: Connection, rule: AlertRule) -> Evaluation:

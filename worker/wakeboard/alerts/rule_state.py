@@ -38,8 +38,8 @@ r.sent_at, r.silenced_until, now() AS now,
 """
 
 
-@dataclass(frozen=True, slots=True)
-class AlertRule:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertRule(RuleState):
     """A row of ``alert_rules``; ``now`` is the database's clock, ``installation`` the id of the database."""
 
     id: int
@@ -48,23 +48,8 @@ class AlertRule:
     settings: dict[str, Any]
     found: dict[str, Any] | None
     created_at: datetime
-    state: State
-    told: State
-    turns: int
-    fired_at: datetime | None
-    recovered_at: datetime | None
-    sent_at: datetime | None
-    silenced_until: datetime | None
     now: datetime
     installation: str | None
-
-    @property
-    def current(self) -> RuleState:
-        """The state of the rule before this check."""
-        return RuleState(
-            self.state, self.told, self.turns,
-            self.fired_at, self.recovered_at, self.sent_at, self.silenced_until,
-        )  # fmt: skip
 
 
 def next_state(
