@@ -8,7 +8,7 @@ import inspect
 import sys
 import sysconfig
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import CodeType
 from typing import Any, TypeVar
@@ -40,19 +40,8 @@ class JobType:
 
     def policy(self) -> dict[str, object]:
         """Return everything but the function, as JSON; exceptions by name."""
-        return {
-            "name": self.name,
-            "max_attempts": self.max_attempts,
-            "timeout_seconds": self.timeout_seconds,
-            "backoff": self.backoff,
-            "permanent": [exception.__name__ for exception in self.permanent],
-            "max_running": self.max_running,
-            "lease_seconds": self.lease_seconds,
-            "memory_mb": self.memory_mb,
-            "schedule": self.schedule,
-            "timezone": self.timezone,
-            "fresh": self.fresh,
-        }
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "function"}
+        return values | {"permanent": [exception.__name__ for exception in self.permanent]}
 
 
 JOB_TYPES: dict[str, JobType] = {}
