@@ -136,7 +136,7 @@ def index_pass(url: str, floor_mb: int) -> float:
     with rebuild.open_connection(url) as connection:
         current, floor_bytes = RebuildPass(), floor_mb * 1024**2
         rebuild.make_pass(connection, current, pause=threading.Event().wait, floor_bytes=floor_bytes)
-    for said in (current.waits, current.failed, current.lacks):
+    for said in (current.waits, current.failed, current.missing_privilege):
         if said:
             bench.say(f"the pass left something: {said}")
     return monotonic() - began
@@ -209,7 +209,7 @@ def beside_retention(url: str, log: Path, runs: int, pairs: int) -> None:
     """Drain in turns with and without the retention duty at work, and print what it costs."""
     with bench.session(url) as connection:
         state.create(connection)
-        state.store(connection, state.RetentionPass(owner=retention.OWNER, room=RUNS))
+        state.store(connection, state.RetentionPass(owner=retention.OWNER, phase=RUNS))
         sweeper = retention.Sweeper(url)
 
         def measured(is_on: bool) -> float:

@@ -32,7 +32,7 @@ import psycopg
 from benchmarks import ages, bench, rest
 from tests.support.every_page import Filling, addresses, is_page
 from tests.support.processes import free_port, wait_until
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, users
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard_dashboard import create_app
@@ -159,7 +159,7 @@ def dashboard(url: str, log: Path) -> Iterator[tuple[int, str]]:
     with rest.running(["web", "--bind", f"127.0.0.1:{port}"], url, log):
         wait_until(lambda: rest.answers(port), 30)
         with bench.session(url) as connection:
-            cookie = users.open_session(connection, PERSON, Role.ADMIN)
+            cookie = sessions.open_session(connection, PERSON, Role.ADMIN)
             yield port, f"wakeboard_{users.install_id(connection)}={cookie}"
 
 

@@ -30,7 +30,7 @@ from wakeboard.database import embedded
 from wakeboard.database.db import connect
 from wakeboard.database.migrations import migrate
 from wakeboard.maintenance.retention import state
-from wakeboard.maintenance.retention.keep import Keep
+from wakeboard.maintenance.retention.policy import RetentionPolicy
 from wakeboard.maintenance.retention.sweep import RUNS, Retention
 from wakeboard.queue.engine.claims import FROM_FIRST, claim
 
@@ -83,7 +83,7 @@ class Sweeper:
         self._thread.start()
 
     def _work(self) -> None:
-        duty = Retention(Keep(14, 90, 365), OWNER)
+        duty = Retention(RetentionPolicy(14, 90, 365), OWNER)
         with connect(self._url, name="retention") as connection:
             while not self.is_through.is_set():
                 self.is_on.wait()
@@ -198,7 +198,7 @@ def run(url: str, options: argparse.Namespace, log: Path) -> None:
         first = fill(connection, options.runs, options.kept)
         connection.execute("SET plan_cache_mode = force_generic_plan")
         state.create(connection)
-        state.store(connection, state.RetentionPass(owner=OWNER, room=RUNS))
+        state.store(connection, state.RetentionPass(owner=OWNER, phase=RUNS))
         sizes(connection, "filled")
         with busy(url, options.rate, log):
             sleep(10)

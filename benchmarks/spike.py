@@ -29,7 +29,7 @@ from benchmarks import bench, throughput
 from benchmarks import raw as statements
 from benchmarks.latency import worker
 from tests.support.processes import free_port, wait_until
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, users
 from wakeboard.core.states import Role
 
 PAGES = ("/", "/runs", "/runs/{run}", "/errors", "/workers")
@@ -135,7 +135,7 @@ def answers(port: int) -> bool:
 
 def session_cookie(connection: psycopg.Connection) -> str:
     """Return the header of somebody who is signed in."""
-    cookie = users.open_session(connection, "benchmark", Role.ADMIN)
+    cookie = sessions.open_session(connection, "benchmark", Role.ADMIN)
     return f"wakeboard_{users.install_id(connection)}={cookie}"
 
 

@@ -9,7 +9,7 @@ from tests.conftest import Connection
 from tests.support.browsers import Dashboard, profile
 from tests.support.factories import a_run, rows
 from tests.support.receivers import Mailbox, Receiver, mailbox, receiver
-from wakeboard.alerts.watch import Watch
+from wakeboard.alerts.evaluation import RuleEvaluator
 from wakeboard.config.settings import Settings
 
 pytestmark = pytest.mark.browser
@@ -31,7 +31,7 @@ def test_a_rule_that_fires_is_silenced_for_a_while(
     page.goto("/alerts")
     # The dashboard's own watcher may have looked just before the run was there.
     connection.execute("UPDATE wakeboard.alert_rules SET checked_at = NULL")
-    Watch("worker", Settings.load({}, environ={})).step(connection)
+    RuleEvaluator("worker", Settings.load({}, environ={})).step(connection)
     dead = page.locator("#rules tr", has_text="Runs that gave up")
     expect(dead).to_contain_text("1 run died in the last 1 h", timeout=LIVE)
     expect(page).to_have_title("(1) Alerts – Wakeboard")

@@ -13,7 +13,7 @@ from sqlalchemy import Connection as Session
 
 from tests.conftest import Connection
 from tests.support.dashboard_apps import an_app
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, users
 from wakeboard.core.states import Role
 from wakeboard_dashboard.web.connection import Database
 
@@ -58,7 +58,7 @@ def as_role(app: Flask, connection: Connection) -> AsRole:
     def sign_in(role: str) -> FlaskClient:
         client = app.test_client()
         client.environ_base.update(SAME_ORIGIN)
-        cookie = users.open_session(connection, role, Role(role))
+        cookie = sessions.open_session(connection, role, Role(role))
         client.set_cookie(f"wakeboard_{users.install_id(connection)}", cookie)
         return client
 

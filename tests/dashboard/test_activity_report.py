@@ -30,7 +30,7 @@ from tests.support.factories import (
     from_now,
     insert,
 )
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, users
 from wakeboard.core.states import Role
 from wakeboard.database import audit
 from wakeboard.reporting.activity_report import TimeWindow, faults, fires, missed
@@ -136,7 +136,7 @@ def test_the_night_is_that_of_the_site_whatever_zone_the_reader_chose(
     reader = app.test_client()
     reader.environ_base.update(SAME_ORIGIN)
     name = f"wakeboard_{users.install_id(connection)}"
-    reader.set_cookie(name, users.open_session(connection, "anna", Role.VIEWER))
+    reader.set_cookie(name, sessions.open_session(connection, "anna", Role.VIEWER))
     reader.set_cookie("wakeboard_zone", "Europe/Paris")
     body = night(reader, "")
     since = datetime.fromisoformat(body["since"]).astimezone(ZoneInfo("Asia/Tokyo"))

@@ -14,7 +14,7 @@ from tests.dashboard.conftest import SAME_ORIGIN, AsRole
 from tests.support.dashboard_apps import an_app
 from tests.support.factories import a_definition, a_run, status
 from tests.support.postgres.wire_proxy import Middleman, Way, between
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, users
 from wakeboard.core.states import Role
 from wakeboard.database.db import DatabaseError
 from wakeboard_dashboard.pages import verbs
@@ -47,7 +47,7 @@ def app(middleman: Middleman) -> Iterator[Flask]:
 def client(app: Flask, connection: Connection) -> FlaskClient:
     client = app.test_client()
     client.environ_base.update(SAME_ORIGIN)
-    cookie = users.open_session(connection, "anna", Role.ADMIN)
+    cookie = sessions.open_session(connection, "anna", Role.ADMIN)
     client.set_cookie(f"wakeboard_{users.install_id(connection)}", cookie)
     # It knows the name of its cookie then, and has a connection.
     assert client.get("/runs").status_code == 200

@@ -15,8 +15,8 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, one_line
 from tests.support.factories import a_run, a_worker, age, insert, rows
 from tests.support.receivers import SECRET, Mailbox, Receiver, mailbox, receiver
-from wakeboard.accounts import users
-from wakeboard.alerts.watch import Watch
+from wakeboard.accounts import sessions, users
+from wakeboard.alerts.evaluation import RuleEvaluator
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard_dashboard import create_app
@@ -34,7 +34,7 @@ def rule(connection: Connection, name: str = "dead_runs") -> dict[str, Any]:
 def look(connection: Connection, watcher: str = "worker") -> None:
     """Let the rules be looked at, as workers and the web process do, without any channel."""
     connection.execute("UPDATE wakeboard.alert_rules SET checked_at = NULL")
-    Watch("web" if watcher == "web" else "worker", Settings.load({}, environ={})).step(connection)
+    RuleEvaluator("web" if watcher == "web" else "worker", Settings.load({}, environ={})).step(connection)
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def told(
     settings = Settings.load({"database_url": database}, environ=environ)
     client = create_app(settings).test_client()
     client.environ_base.update({"HTTP_SEC_FETCH_SITE": "same-origin"})
-    cookie = users.open_session(connection, "anna", Role.ADMIN)
+    cookie = sessions.open_session(connection, "anna", Role.ADMIN)
     client.set_cookie(f"wakeboard_{users.install_id(connection)}", cookie)
     yield client
 
@@ -210,7 +210,7 @@ def test_addresses_are_for_those_who_act(
     seen = {}
     for role in Role:
         client = app.test_client()
-        cookie = users.open_session(connection, role.value, role)
+        cookie = sessions.open_session(connection, role.value, role)
         client.set_cookie(f"wakeboard_{users.install_id(connection)}", cookie)
         seen[role] = client.get("/alerts").get_data(as_text=True)
     assert "ops@example.org" in seen[Role.OPERATOR]
@@ -249,7 +249,7 @@ def test_the_dead_mans_switch_shows_its_last_call(
         environ={"WAKEBOARD_HEARTBEAT_URL": "https://ping.example.org/secret-path"},
     )
     client = create_app(settings).test_client()
-    cookie = users.open_session(connection, "anna", Role.VIEWER)
+    cookie = sessions.open_session(connection, "anna", Role.VIEWER)
     client.set_cookie(f"wakeboard_{users.install_id(connection)}", cookie)
     page = client.get("/alerts").get_data(as_text=True)
     assert "ping.example.org" in page and "it answered 500." in page

@@ -17,7 +17,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.support.dashboard_apps import an_app
 from tests.support.every_page import Filling, addresses, furnish, is_page, plain_text
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, users
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.database.db import DatabaseError
@@ -100,7 +100,7 @@ def signed_in(app: Flask, connection: Connection) -> FlaskClient:
     client = app.test_client()
     client.environ_base.update(SAME_ORIGIN)
     client.set_cookie(
-        f"wakeboard_{users.install_id(connection)}", users.open_session(connection, "anna", Role.ADMIN)
+        f"wakeboard_{users.install_id(connection)}", sessions.open_session(connection, "anna", Role.ADMIN)
     )
     return client
 

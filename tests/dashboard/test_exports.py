@@ -14,7 +14,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.support.every_page import addresses, furnish, plain_text
 from tests.support.factories import a_run, rows
-from wakeboard.accounts import users
+from wakeboard.accounts import tokens
 from wakeboard.core.states import Role
 from wakeboard.database.audit import terminal_actor
 from wakeboard_dashboard.queries.runs import LONGEST_PAYLOAD
@@ -46,7 +46,7 @@ def test_every_csv_is_one_row_of_the_audit_log(app: Flask, as_role: AsRole, conn
 
 
 def test_an_export_by_a_token_says_which(app: Flask, connection: Connection) -> None:
-    token = users.create_token(connection, terminal_actor(), "nightly copy", Role.VIEWER)
+    token = tokens.create_token(connection, terminal_actor(), "nightly copy", Role.VIEWER)
     headers = {"Authorization": f"Bearer {token}"}
     assert app.test_client().get("/audit.csv", headers=headers).status_code == 200
     (kept,) = rows(connection, "audit_log", "action = 'export'")

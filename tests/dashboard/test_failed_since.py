@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.support.factories import a_definition, a_run, from_now
-from wakeboard.accounts import users
+from wakeboard.accounts import tokens
 from wakeboard.core.states import Role
 from wakeboard.database.audit import terminal_actor
 
@@ -62,7 +62,7 @@ def test_runs_are_found_by_when_they_last_failed(
 def test_a_token_for_one_type_finds_only_those_of_its_type(
     client: FlaskClient, connection: Connection, named: dict[int, str]
 ) -> None:
-    token = users.create_token(connection, terminal_actor(), "mails", Role.VIEWER, job_types=["mail"])
+    token = tokens.create_token(connection, terminal_actor(), "mails", Role.VIEWER, job_types=["mail"])
     headers = {"Authorization": f"Bearer {token}"}
     items = client.application.test_client().get("/runs.json?failed-since=24h", headers=headers).get_json()
     assert [named[item["id"]] for item in items["items"]] == ["failed today"]

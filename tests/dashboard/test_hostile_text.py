@@ -18,7 +18,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.support.dashboard_apps import an_app
 from tests.support.every_page import APART, Filling, Text, addresses, furnish
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, users
 from wakeboard.core.states import Role
 from wakeboard_dashboard.web.connection import Database
 
@@ -56,7 +56,7 @@ def house(shared_database: str, shared: Connection) -> Iterator[tuple[Flask, Fla
     app = an_app(database_url=shared_database)
     client = app.test_client()
     client.environ_base.update(SAME_ORIGIN)
-    cookie = users.open_session(shared, hostile(plain=False)(200), Role.ADMIN)
+    cookie = sessions.open_session(shared, hostile(plain=False)(200), Role.ADMIN)
     client.set_cookie(f"wakeboard_{users.install_id(shared)}", cookie)
     yield app, client, filling
     engines: Database = app.extensions["wakeboard_database"]

@@ -13,8 +13,8 @@ from wakeboard.alerts import checks
 from wakeboard.core.rule_types import KINDS
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.maintenance.retention.keep import Keep
-from wakeboard.maintenance.retention.leftovers import leftovers, remove_batch
+from wakeboard.maintenance.retention.other_rows import remove_batch, retention_rules
+from wakeboard.maintenance.retention.policy import RetentionPolicy
 from wakeboard.queue import definitions
 
 ADMIN = Actor("ada", Role.ADMIN, "web")
@@ -66,18 +66,18 @@ def test_what_a_removed_schedule_missed_needs_nobody(
     a_schedule_that_missed(connection)
     assert client.get("/overview.json").get_json()["missed_fires"] == 3
     kind = KINDS["missed_runs"]
-    assert checks.ask(connection, kind.name, kind.values({})).firing
+    assert checks.check_rule(connection, kind.name, kind.values({})).firing
     remove(connection)
     body = client.get("/overview.json").get_json()
     assert (body["missed_fires"], body["schedules_missed"]) == (0, 0)
-    assert not checks.ask(connection, kind.name, kind.values({})).firing
+    assert not checks.check_rule(connection, kind.name, kind.values({})).firing
 
 
 def test_it_goes_with_what_other_schedules_missed(connection: Connection) -> None:
     a_schedule_that_missed(connection)
     by_a_person(connection)
-    (leftover,) = [one for one in leftovers(Keep(14, 90, 365)) if one.name == "missed_fires"]
-    assert remove_batch(connection, leftover, 0).rows == 0
+    (rule,) = [one for one in retention_rules(RetentionPolicy(14, 90, 365)) if one.name == "missed_fires"]
+    assert remove_batch(connection, rule, 0).rows == 0
     connection.execute("UPDATE wakeboard.missed_fires SET noted_at = now() - interval '91 days'")
-    assert remove_batch(connection, leftover, 0).rows == 3
+    assert remove_batch(connection, rule, 0).rows == 3
     assert rows(connection, "missed_fires") == []

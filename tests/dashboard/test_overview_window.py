@@ -194,7 +194,7 @@ def test_failures_that_rise_are_told_by_the_alerts_own_rule(
     for day in range(1, 8):
         ended(connection, 4, outcome="failed", ago=f"{day} days 10 min")
     body = overview(client)
-    found = checks.ask(connection, "failures_rise", KINDS["failures_rise"].values({}))
+    found = checks.check_rule(connection, "failures_rise", KINDS["failures_rise"].values({}))
     assert body["rising"] == {
         "firing": True,
         "failed_attempts_1h": 30,

@@ -16,7 +16,7 @@ from tests.support.browsers import serving
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_run, a_type
 from tests.support.processes import wait_until
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, users
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue.operator import cancel
@@ -34,7 +34,7 @@ class Viewer:
 
     def __init__(self, url: str, connection: Connection, role: Role = Role.OPERATOR) -> None:
         self._http = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
-        self.session = users.open_session(connection, "anna", role)
+        self.session = sessions.open_session(connection, "anna", role)
         name = f"wakeboard_{users.install_id(connection)}"
         self.cookie = f"{name}={self.session}"
         self._own = {"Cookie": self.cookie, "Sec-Fetch-Site": "same-origin"}
@@ -91,7 +91,7 @@ def test_what_a_person_does_shows_for_everybody_who_polls(url: str, connection: 
 def test_who_is_signed_out_elsewhere_is_told_so_at_the_next_polls(url: str, connection: Connection) -> None:
     viewer = Viewer(url, connection)
     address, tag = opened(viewer)
-    users.close_session(connection, viewer.session)
+    sessions.close_session(connection, viewer.session)
     wait_until(lambda: viewer.ask(address, tag).status == 401, 10, "the session has ended")
 
 
@@ -173,14 +173,14 @@ def test_a_rendering_is_made_again_by_one_request_while_others_get_the_former(
 
 
 def test_sessions_that_poll_are_checked_by_one_statement(app: Flask, connection: Connection) -> None:
-    sessions = PollSessions(60.0, check_seconds=0.05)
-    cookies = [users.open_session(connection, name, Role.VIEWER) for name in ("anna", "vera")]
+    polling = PollSessions(60.0, check_seconds=0.05)
+    cookies = [sessions.open_session(connection, name, Role.VIEWER) for name in ("anna", "vera")]
     with app.app_context():
         for cookie in cookies:
-            assert sessions.find(cookie) is None
-            sessions.add(cookie, ANNA)
-        users.close_session(connection, cookies[1])
+            assert polling.find(cookie) is None
+            polling.add(cookie, ANNA)
+        sessions.close_session(connection, cookies[1])
         sleep(0.1)
-        found = sessions.find(cookies[0])
+        found = polling.find(cookies[0])
         assert found is not None and found.role is Role.VIEWER
-        assert sessions.find(cookies[1]) is None
+        assert polling.find(cookies[1]) is None

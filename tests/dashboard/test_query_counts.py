@@ -14,7 +14,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.support.dashboard_apps import an_app, overhear
 from tests.support.every_page import Filling, addresses, furnish, is_page, plain_text
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, users
 from wakeboard.core.states import Role
 from wakeboard_dashboard.pages import attention
 from wakeboard_dashboard.web.connection import Database
@@ -71,7 +71,7 @@ def house(
     app = an_app(database_url=shared_database)
     client = app.test_client()
     client.environ_base.update(SAME_ORIGIN)
-    cookie = users.open_session(shared, "anna", Role.ADMIN)
+    cookie = sessions.open_session(shared, "anna", Role.ADMIN)
     client.set_cookie(f"wakeboard_{users.install_id(shared)}", cookie)
     yield app, client, filling
     engines: Database = app.extensions["wakeboard_database"]

@@ -15,7 +15,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.support.dashboard_apps import an_app
 from tests.support.processes import ROOT
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, users
 from wakeboard.cli import cli
 from wakeboard.core.states import Role
 from wakeboard_dashboard.web.connection import Database
@@ -38,7 +38,7 @@ def visited(
     client = app.test_client()
     client.environ_base.update(SAME_ORIGIN)
     name = f"wakeboard_{users.install_id(shared)}"
-    client.set_cookie(name, users.open_session(shared, "anna", Role.ADMIN))
+    client.set_cookie(name, sessions.open_session(shared, "anna", Role.ADMIN))
     yield app, client, filling
     engines: Database = app.extensions["wakeboard_database"]
     engines.dispose()

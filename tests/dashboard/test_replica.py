@@ -17,7 +17,7 @@ from tests.support.postgres import standbys
 from tests.support.postgres.servers import SETTINGS, Server, own_server
 from tests.support.postgres.standbys import Node, standby_of
 from tests.support.processes import wait_until
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, users
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard_dashboard.web import replica
@@ -72,7 +72,7 @@ def client(app: Flask, connection: Connection) -> FlaskClient:
     """An operator's browser, once the standby has what the primary has."""
     client = app.test_client()
     client.environ_base.update(SAME_ORIGIN)
-    cookie = users.open_session(connection, "anna", Role.OPERATOR)
+    cookie = sessions.open_session(connection, "anna", Role.OPERATOR)
     client.set_cookie(f"wakeboard_{users.install_id(connection)}", cookie)
     wait_until(lambda: client.get("/runs.json").status_code == 200, 30, "the standby has the tables")
     return client
@@ -173,7 +173,7 @@ def test_a_replica_that_is_gone_is_told_where_one_can_still_look(
         app = an_app(database_url=database, read_database_url=there)
         client = app.test_client()
         client.environ_base.update(SAME_ORIGIN)
-        cookie = users.open_session(connection, "anna", Role.OPERATOR)
+        cookie = sessions.open_session(connection, "anna", Role.OPERATOR)
         client.set_cookie(f"wakeboard_{users.install_id(connection)}", cookie)
         going.stop()
         assert client.get("/runs.json").status_code == 503

@@ -15,7 +15,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.support.browsers import serving
 from tests.support.processes import wait_until
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, users
 from wakeboard.core.states import Role
 from wakeboard_dashboard.web.request_metrics import PageMetrics, RequestMetrics, request_metrics
 
@@ -79,7 +79,7 @@ def test_every_role_sees_what_the_dashboard_costs(as_role: AsRole) -> None:
 def test_the_processes_of_a_served_dashboard_tell_of_each_other(
     database: str, connection: Connection
 ) -> None:
-    cookie = users.open_session(connection, "anna", Role.VIEWER)
+    cookie = sessions.open_session(connection, "anna", Role.VIEWER)
     headers = {"Cookie": f"wakeboard_{users.install_id(connection)}={cookie}"}
     asked = 0
     with serving(database) as served:

@@ -25,7 +25,7 @@ from tests.support.factories import (
     status,
 )
 from wakeboard.core.states import VERBS, Status, is_allowed
-from wakeboard.maintenance.retention.keep import Keep
+from wakeboard.maintenance.retention.policy import RetentionPolicy
 from wakeboard.maintenance.retention.sweep import Retention
 from wakeboard_dashboard.charts.lanes import MOST, WIDTH, lanes
 
@@ -371,7 +371,7 @@ def test_the_page_of_a_removed_run_says_that_retention_may_have_removed_it(
 ) -> None:
     run_id = a_run(connection, "dead", finished_at="-100 days")
     assert client.get(f"/runs/{run_id}").status_code == 200
-    Retention(Keep(14, 90, 365), "w1").step(connection)
+    Retention(RetentionPolicy(14, 90, 365), "w1").step(connection)
     gone = client.get(f"/runs/{run_id}")
     assert gone.status_code == 404
     assert f"There is no run {run_id}: it never was, or retention has removed it." in gone.text

@@ -15,7 +15,7 @@ from tests.dashboard.conftest import along, fragments_of, page_of, rows_in
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_definition, a_run, a_type
 from wakeboard import cli
-from wakeboard.accounts import users
+from wakeboard.accounts import tokens
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import definitions
@@ -148,7 +148,7 @@ def test_a_token_for_a_type_finds_no_run_of_another_and_hears_of_no_schedule(
     app: Flask, client: FlaskClient, connection: Connection
 ) -> None:
     a_type(connection, "report")
-    token = users.create_token(connection, ANNA, "program", Role.VIEWER, job_types=("report",))
+    token = tokens.create_token(connection, ANNA, "program", Role.VIEWER, job_types=("report",))
     program = app.test_client()
     program.environ_base.update(HTTP_AUTHORIZATION=f"Bearer {token}", REMOTE_ADDR="203.0.113.9")
     wanted = ids_in(client, "/runs.json?schedule=checkout&type=report&limit=200")

@@ -12,7 +12,7 @@ from werkzeug.http import parse_cookie
 
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, tokens, users
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
@@ -124,7 +124,7 @@ def test_a_poll_without_session_moves_the_browser_and_not_the_table(anonymous: F
 def test_a_login_link_works_once_and_only_by_its_button(
     app: Flask, anonymous: FlaskClient, connection: Connection
 ) -> None:
-    token = users.create_login_link(connection, "anna")
+    token = sessions.create_login_link(connection, "anna")
     for _ in range(2):
         assert "signs you in once" in anonymous.get(f"/login?token={token}").get_data(as_text=True)
     answer = anonymous.post("/login", data={"token": token, "next": "/runs"})
@@ -136,7 +136,7 @@ def test_a_login_link_works_once_and_only_by_its_button(
 
 
 def test_the_session_cookie_is_out_of_scripts_reach(anonymous: FlaskClient, connection: Connection) -> None:
-    token = users.create_login_link(connection, "anna")
+    token = sessions.create_login_link(connection, "anna")
     answer = anonymous.post("/login", data={"token": token})
     cookies = [value for name, value in answer.headers if name == "Set-Cookie" and "wakeboard_" in value]
     name = f"wakeboard_{users.install_id(connection)}"
@@ -155,7 +155,7 @@ def test_on_https_the_cookie_is_secure_and_bound_to_the_host(database: str, conn
         )
     )
     client = app.test_client(use_cookies=False)
-    token = users.create_login_link(connection, "anna")
+    token = sessions.create_login_link(connection, "anna")
     proxied = {
         "X-Forwarded-Proto": "https",
         "X-Forwarded-Host": "ops.example.com",
@@ -219,7 +219,7 @@ def test_signing_out_ends_the_session_in_the_database(app: Flask, client: FlaskC
 def test_signing_in_never_leads_to_another_site(
     anonymous: FlaskClient, connection: Connection, way: str
 ) -> None:
-    token = users.create_login_link(connection, "anna")
+    token = sessions.create_login_link(connection, "anna")
     assert anonymous.post("/login", data={"token": token, "next": way}).headers["Location"] == "/"
 
 
@@ -237,7 +237,7 @@ def test_a_poll_does_not_keep_a_session_alive(client: FlaskClient, connection: C
 
 @pytest.fixture
 def bearer(connection: Connection) -> str:
-    return users.create_token(connection, BOSS, "robot", Role.OPERATOR)
+    return tokens.create_token(connection, BOSS, "robot", Role.OPERATOR)
 
 
 @pytest.fixture

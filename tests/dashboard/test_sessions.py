@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.conftest import Connection
 from tests.dashboard.conftest import SAME_ORIGIN, AsRole
 from tests.support.dashboard_apps import an_app
-from wakeboard.accounts import users
+from wakeboard.accounts import tokens, users
 from wakeboard.core.states import Role
 from wakeboard.database.audit import terminal_actor
 
@@ -44,7 +44,7 @@ def test_a_token_that_is_sent_along_does_not_keep_the_browsers_sessions_open(
     as_role: AsRole, connection: Connection
 ) -> None:
     here, there = as_role("viewer"), as_role("viewer")
-    token = users.create_token(connection, terminal_actor(), "nightly copy", Role.VIEWER)
+    token = tokens.create_token(connection, terminal_actor(), "nightly copy", Role.VIEWER)
     here.post("/logout", data={"everywhere": "yes"}, headers={"Authorization": f"Bearer {token}"})
     assert [each.get("/runs").status_code for each in (here, there)] == [303, 303]
     kept = "SELECT actor, target_id, after FROM wakeboard.audit_log WHERE action LIKE 'logout%'"

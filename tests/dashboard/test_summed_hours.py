@@ -15,7 +15,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.support.dashboard_apps import an_app, overhear
 from tests.support.factories import a_type
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, users
 from wakeboard.core.states import Role
 from wakeboard.reporting import hourly_rollups, statistics
 from wakeboard.reporting.activity_report.usual import Baseline, medians
@@ -41,7 +41,7 @@ def a_new_dashboard(database: str, connection: Connection) -> Iterator[FlaskClie
     app = an_app(database_url=database)
     client = app.test_client()
     client.environ_base.update(SAME_ORIGIN)
-    cookie = users.open_session(connection, "anna", Role.ADMIN)
+    cookie = sessions.open_session(connection, "anna", Role.ADMIN)
     client.set_cookie(f"wakeboard_{users.install_id(connection)}", cookie)
     yield client
     engines: Database = app.extensions["wakeboard_database"]

@@ -72,10 +72,10 @@ def test_what_the_workers_may_not_rebuild_is_said_with_what_the_owner_can_run(
     client: FlaskClient, connection: Connection
 ) -> None:
     assert client.get("/system.json").get_json()["unrebuilt"] is None
-    numbers = {"lacks": "job_runs_claimable takes <99> MB. As the owner: REINDEX …", "tried": {}}
+    numbers = {"missing_privilege": "job_runs_claimable takes <99> MB. As the owner: REINDEX …", "tried": {}}
     insert(connection, "loops", {"process_id": PROCESS_ID, "name": NAME, "interval_seconds": 1800,
                                  "numbers": numbers}, "name")  # fmt: skip
-    assert client.get("/system.json").get_json()["unrebuilt"] == numbers["lacks"]
+    assert client.get("/system.json").get_json()["unrebuilt"] == numbers["missing_privilege"]
     page = client.get("/_fragments/system/server").get_data(as_text=True)
     assert "takes &lt;99&gt; MB. As the owner: REINDEX …" in page
 

@@ -15,11 +15,12 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_run, a_type, a_worker, row, rows
-from wakeboard.accounts import users
+from wakeboard.accounts import tokens
 from wakeboard.core.run_spec import NewRun
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import cancel, manual_enqueue, retry_now, run_again
+from wakeboard.queue.permission import AccountError
 from wakeboard_dashboard.web.scopes import Scope, declared
 
 BOSS = Actor("cli:boss", Role.ADMIN, "cli")
@@ -72,8 +73,8 @@ def as_token(app: Flask, connection: Connection) -> AsToken:
     """``as_token("mail", role="viewer")``: a program with a token for these types, asking for JSON."""
 
     def program(*types: str, role: str = "operator") -> FlaskClient:
-        name = f"program {len(users.list_tokens(connection))}"
-        token = users.create_token(connection, BOSS, name, Role(role), job_types=types or None)
+        name = f"program {len(tokens.list_tokens(connection))}"
+        token = tokens.create_token(connection, BOSS, name, Role(role), job_types=types or None)
         client = app.test_client()
         client.environ_base.update(
             HTTP_AUTHORIZATION=f"Bearer {token}", HTTP_ACCEPT="application/json", REMOTE_ADDR=FAR
@@ -390,8 +391,8 @@ def test_the_moves_themselves_keep_to_the_types(connection: Connection) -> None:
     ]
     assert [answer.result for answer in found] == ["missing"] * 3
     assert manual_enqueue.enqueue_by_hand(connection, NewRun("other"), actor).result == "denied"
-    with pytest.raises(users.AccountError, match="is for the job type “mail” alone"):
-        users.create_token(connection, actor, "wider", Role.ADMIN)
+    with pytest.raises(AccountError, match="is for the job type “mail” alone"):
+        tokens.create_token(connection, actor, "wider", Role.ADMIN)
     assert len(rows(connection, "job_runs")) == 2 and row(connection, queued)["status"] == "queued"
 
 

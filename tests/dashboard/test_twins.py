@@ -17,7 +17,7 @@ from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN
 from tests.support.dashboard_apps import an_app
 from tests.support.every_page import Filling, addresses, furnish, is_page, plain_text
 from tests.support.factories import a_run
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, users
 from wakeboard.core.states import Role
 from wakeboard_dashboard.text.formats import anchor, number
 from wakeboard_dashboard.web.connection import Database
@@ -184,7 +184,7 @@ def house(shared_database: str, shared: Connection) -> Iterator[tuple[Flask, Fla
     app = an_app(database_url=shared_database)
     client = app.test_client()
     client.environ_base.update(SAME_ORIGIN)
-    cookie = users.open_session(shared, "anna", Role.ADMIN)
+    cookie = sessions.open_session(shared, "anna", Role.ADMIN)
     client.set_cookie(f"wakeboard_{users.install_id(shared)}", cookie)
     yield app, client, filling
     engines: Database = app.extensions["wakeboard_database"]

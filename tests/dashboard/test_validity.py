@@ -17,7 +17,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import SAME_ORIGIN
 from tests.support.dashboard_apps import an_app
 from tests.support.html_validity import faults
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, users
 from wakeboard.core.states import Role
 from wakeboard.demo import past, shop
 from wakeboard_dashboard.web.connection import Database
@@ -81,7 +81,7 @@ def signed_in(app: Flask, connection: Connection, role: Role) -> FlaskClient:
     client = app.test_client()
     client.environ_base.update(SAME_ORIGIN)
     name = f"wakeboard_{users.install_id(connection)}"
-    client.set_cookie(name, users.open_session(connection, "anna", role))
+    client.set_cookie(name, sessions.open_session(connection, "anna", role))
     return client
 
 

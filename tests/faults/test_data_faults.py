@@ -27,7 +27,7 @@ from tests.support.faults.hostile_values import FAILURES, hostile_value, nested
 from tests.support.faults.truth_file import now
 from tests.support.processes import ROOT, surroundings
 from wakeboard import enqueue
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, users
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard_dashboard import create_app
@@ -65,7 +65,7 @@ def doors(house: House, database: str) -> Iterator[Doors]:
     app = create_app(Settings.load({"database_url": database}, environ={}))
     client = app.test_client()
     client.environ_base["HTTP_SEC_FETCH_SITE"] = "same-origin"
-    cookie = users.open_session(house.connection, "admin", Role.ADMIN)
+    cookie = sessions.open_session(house.connection, "admin", Role.ADMIN)
     client.set_cookie(f"wakeboard_{users.install_id(house.connection)}", cookie)
     yield Doors(house.connection, database, client, first)
     # The row closes it before it looks for what is left; here after a failure.

@@ -15,7 +15,7 @@ from typing import Any
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request
 
 from tests.conftest import Connection
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, users
 from wakeboard.core.states import Role
 
 
@@ -61,7 +61,7 @@ def profile(
 ) -> Iterator[BrowserContext]:
     """Open a browser profile in which anna is signed in as ``role``; ``options`` are Playwright's."""
     opened = browser.new_context(base_url=url, **({"viewport": {"width": 1440, "height": 860}} | options))
-    cookie = users.open_session(connection, "anna", role)
+    cookie = sessions.open_session(connection, "anna", role)
     name = f"wakeboard_{users.install_id(connection)}"
     opened.add_cookies([{"name": name, "value": cookie, "url": url}])
     try:

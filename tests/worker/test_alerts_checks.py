@@ -19,8 +19,8 @@ from tests.support.factories import (
     from_now,
     insert,
 )
-from wakeboard.alerts import statements
-from wakeboard.alerts.checks import ask
+from wakeboard.alerts import checks
+from wakeboard.alerts.checks import check_rule
 from wakeboard.alerts.finding import Finding
 from wakeboard.core.rule_types import KINDS
 from wakeboard.reporting.broken_schedules import BROKEN
@@ -32,7 +32,7 @@ WATCHED = [name for name, kind in KINDS.items() if not kind.is_report]
 
 
 def look(connection: Connection, kind: str, **settings: float) -> Finding:
-    return ask(connection, kind, KINDS[kind].values(settings))
+    return check_rule(connection, kind, KINDS[kind].values(settings))
 
 
 def missed(connection: Connection, definition: int, reason: str = "misfire", ago: str = "-1 minute") -> None:
@@ -337,14 +337,14 @@ def large(shared: Connection) -> Connection:
 @pytest.mark.parametrize("kind", WATCHED)
 def test_no_question_walks_a_large_table(large: Connection, kind: str) -> None:
     statement = {
-        "no_worker": statements.UNMANNED,
+        "no_worker": checks.WORKERLESS,
         "late_loop": "",
-        "queue_age": statements.OLDEST,
-        "dead_runs": statements.DEAD,
-        "failures_rise": statements.USUAL,
-        "missed_runs": statements.MISSED,
+        "queue_age": checks.OLDEST,
+        "dead_runs": checks.DEAD,
+        "failures_rise": checks.USUAL,
+        "missed_runs": checks.MISSED,
         "cannot_fire": BROKEN,
-        "stuck_leases": statements.STUCK,
+        "stuck_leases": checks.STUCK,
     }[kind]
     assert look(large, kind).sentence
     if statement:
@@ -357,7 +357,7 @@ def test_no_question_walks_a_large_table(large: Connection, kind: str) -> None:
 
 def test_runs_set_aside_are_found_by_their_code(large: Connection) -> None:
     cursor = psycopg.ClientCursor(large)
-    cursor.execute(f"EXPLAIN {statements.SET_ASIDE}".encode(), KINDS["queue_age"].values({}))
+    cursor.execute(f"EXPLAIN {checks.SET_ASIDE}".encode(), KINDS["queue_age"].values({}))
     plan = "\n".join(row[0] for row in cursor.fetchall())
     assert "Scan using job_runs_by_error" in plan, plan
 
@@ -371,7 +371,7 @@ def test_dead_runs_are_counted_in_an_index_and_no_row_is_read(large: Connection)
         SELECT 'mail', 'dead', 1, now(), now(), now(), 'x' FROM generate_series(1, 20000)""")
     large.execute("VACUUM ANALYZE wakeboard.job_runs")
     cursor = psycopg.ClientCursor(large)
-    cursor.execute(f"EXPLAIN {statements.DEAD}".encode(), KINDS["dead_runs"].values({}))
+    cursor.execute(f"EXPLAIN {checks.DEAD}".encode(), KINDS["dead_runs"].values({}))
     plan = "\n".join(row[0] for row in cursor.fetchall())
     assert "Index Only Scan Backward using job_runs_by_status" in plan, plan
-    assert look(large, "dead_runs").value == statements.CAP
+    assert look(large, "dead_runs").value == checks.CAP

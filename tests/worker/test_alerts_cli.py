@@ -11,7 +11,7 @@ from tests.conftest import Connection
 from tests.support.factories import a_run, rows
 from tests.support.receivers import Mailbox, Receiver, mailbox, receiver
 from wakeboard import cli
-from wakeboard.alerts.watch import Watch
+from wakeboard.alerts.evaluation import RuleEvaluator
 from wakeboard.config.settings import Settings
 from wakeboard.core.rule_types import KINDS
 
@@ -34,7 +34,7 @@ def wakeboard(database: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 
 def test_rules_are_listed_those_that_fire_first(wakeboard: Command, connection: Connection) -> None:
     a_run(connection, "dead")
-    Watch("worker", Settings.load({}, environ={})).step(connection)
+    RuleEvaluator("worker", Settings.load({}, environ={})).step(connection)
     code, out, _ = wakeboard("alerts", "list", "--json")
     items = json.loads(out)["items"]
     assert code == 0 and len(items) == len(KINDS)

@@ -18,11 +18,11 @@ from tests.support.factories import a_definition, a_run, a_worker, age, from_now
 from tests.support.processes import free_port, wait_until
 from tests.support.receivers import SECRET, Mailbox, Receiver, mailbox, receiver
 from wakeboard.alerts import channels as channels_module
-from wakeboard.alerts import delivery
-from wakeboard.alerts import watch as watch_module
+from wakeboard.alerts import delivery, evaluation
 from wakeboard.alerts.channels import Channels, NotSent, OutgoingMessage, signature
+from wakeboard.alerts.evaluation import RuleEvaluator, post
 from wakeboard.alerts.heartbeat import Heartbeat
-from wakeboard.alerts.watch import Watch, post
+from wakeboard.alerts.messages import MessageText
 from wakeboard.config.settings import Settings, SettingsError
 from wakeboard.core.outcome import Permanent, Retryable
 from wakeboard.core.rule_types import KINDS
@@ -45,7 +45,7 @@ def settings(*sides: Mailbox | Receiver, **more: str) -> Settings:
 @pytest.fixture(autouse=True)
 def settled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The sessions of these tests are young: let that be no reason to wait."""
-    monkeypatch.setattr(watch_module, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(evaluation, "SETTLE_SECONDS", 0)
 
 
 def rule(connection: Connection, name: str = "dead_runs") -> dict[str, Any]:
@@ -63,7 +63,9 @@ def look_again(connection: Connection) -> None:
 
 def a_message(connection: Connection, channel: str = "mail", **columns: Any) -> int:
     body = {"text": "Look at it.", "installation": "house"}
-    message_id = post(connection, rule(connection)["id"], "firing", channel, "Dead runs: fires", body)
+    message_id = post(
+        connection, rule(connection)["id"], "firing", channel, MessageText("Dead runs: fires", body)
+    )
     for name, value in columns.items():
         connection.execute(
             psycopg.sql.SQL("UPDATE wakeboard.alert_messages SET {} = {} WHERE id = {}").format(
@@ -87,7 +89,7 @@ def test_a_rule_that_fires_writes_a_message_and_its_run_for_each_channel(
 ) -> None:
     a_run(connection, "dead")
     chosen = settings(mailbox, receiver, environment="production red", public_url="https://jobs.example.org/")
-    numbers = Watch("worker", chosen).step(connection)
+    numbers = RuleEvaluator("worker", chosen).step(connection)
     assert (numbers["firing"], numbers["messages"]) == (1, 2)
     written = messages(connection)
     assert [row["channel"] for row in written] == ["mail", "webhook"]
@@ -99,7 +101,7 @@ def test_a_rule_that_fires_writes_a_message_and_its_run_for_each_channel(
         (row["run_id"], {"message_id": row["id"]}, 0) for row in written
     ]
     look_again(connection)
-    assert Watch("worker", chosen).step(connection)["messages"] == 0, "it was told"
+    assert RuleEvaluator("worker", chosen).step(connection)["messages"] == 0, "it was told"
 
 
 def test_every_process_says_how_many_rules_fire_whoever_looked_at_them(
@@ -107,27 +109,27 @@ def test_every_process_says_how_many_rules_fire_whoever_looked_at_them(
 ) -> None:
     a_run(connection, "dead")
     a_worker(connection, "silent", seen="-1 hour")
-    first = Watch("worker", settings()).step(connection)
+    first = RuleEvaluator("worker", settings()).step(connection)
     assert first["looked"] > 0 and first["firing"] == len(rows(connection, "alert_rules", "state = 'firing'"))
     assert first["firing"] > 0
-    for watcher in (Watch("worker", settings()), Watch("web", settings())):
+    for watcher in (RuleEvaluator("worker", settings()), RuleEvaluator("web", settings())):
         assert watcher.step(other)["firing"] == first["firing"], "nothing was due for a look"
     connection.execute("UPDATE wakeboard.alert_rules SET enabled = false")
-    assert Watch("worker", settings()).step(other)["firing"] == 0
+    assert RuleEvaluator("worker", settings()).step(other)["firing"] == 0
 
 
 def test_without_a_channel_rules_fire_and_are_told_once_there_is_one(
     connection: Connection, mailbox: Mailbox
 ) -> None:
     a_run(connection, "dead")
-    assert Watch("worker", settings()).step(connection)["messages"] == 0
+    assert RuleEvaluator("worker", settings()).step(connection)["messages"] == 0
     assert (rule(connection)["state"], rule(connection)["told"]) == ("firing", "quiet")
     look_again(connection)
-    assert Watch("worker", settings(mailbox)).step(connection)["messages"] == 1
+    assert RuleEvaluator("worker", settings(mailbox)).step(connection)["messages"] == 1
 
 
 def test_a_recovery_is_told_when_the_window_is_over(connection: Connection, mailbox: Mailbox) -> None:
-    watch, run_id = Watch("worker", settings(mailbox)), a_run(connection, "dead")
+    watch, run_id = RuleEvaluator("worker", settings(mailbox)), a_run(connection, "dead")
     watch.step(connection)
     connection.execute("DELETE FROM wakeboard.job_runs WHERE id = %s", (run_id,))
     look_again(connection)
@@ -143,7 +145,7 @@ def test_a_recovery_is_told_when_the_window_is_over(connection: Connection, mail
 def test_another_type_that_dies_later_is_told_after_the_window(
     connection: Connection, mailbox: Mailbox
 ) -> None:
-    watch = Watch("worker", settings(mailbox))
+    watch = RuleEvaluator("worker", settings(mailbox))
     a_run(connection, "dead", job_type="mail")
     watch.step(connection)
     a_run(connection, "dead", job_type="report")
@@ -155,7 +157,7 @@ def test_another_type_that_dies_later_is_told_after_the_window(
 
 
 def test_a_rule_is_looked_at_no_more_often_than_its_kind_says(connection: Connection) -> None:
-    watch = Watch("worker", settings())
+    watch = RuleEvaluator("worker", settings())
     assert watch.step(connection)["looked"] == 5
     assert watch.step(connection)["looked"] == 0
     connection.execute("UPDATE wakeboard.alert_rules SET checked_at = checked_at - interval '28 seconds'")
@@ -164,9 +166,9 @@ def test_a_rule_is_looked_at_no_more_often_than_its_kind_says(connection: Connec
 
 def test_the_web_process_looks_at_what_workers_neglect(connection: Connection) -> None:
     connection.execute("UPDATE wakeboard.alert_rules SET created_at = now()")
-    web = Watch("web", settings())
+    web = RuleEvaluator("web", settings())
     assert web.step(connection)["looked"] == 3
-    Watch("worker", settings()).step(connection)
+    RuleEvaluator("worker", settings()).step(connection)
     connection.execute("UPDATE wakeboard.alert_rules SET checked_at = checked_at - interval '8 minutes'")
     assert web.step(connection)["looked"] == 8
 
@@ -186,13 +188,13 @@ def test_who_is_silent_is_asked_once_the_session_has_stood_a_while(
         },
         "name",
     )
-    web = Watch("web", settings())
-    monkeypatch.setattr(watch_module, "SETTLE_SECONDS", 3600)
+    web = RuleEvaluator("web", settings())
+    monkeypatch.setattr(evaluation, "SETTLE_SECONDS", 3600)
     web.step(connection)
     asked = {row["name"]: row["checked_at"] is not None for row in rows(connection, "alert_rules")}
     assert not (asked["late_loop"] or asked["no_worker"] or asked["stuck_leases"])
     assert asked["queue_age"] and rule(connection, "late_loop")["state"] == "quiet"
-    monkeypatch.setattr(watch_module, "SETTLE_SECONDS", 0)
+    monkeypatch.setattr(evaluation, "SETTLE_SECONDS", 0)
     web.step(connection)
     assert rule(connection, "late_loop")["state"] == "firing"
 
@@ -201,7 +203,7 @@ def test_two_watchers_at_once_tell_once(
     connection: Connection, other: Connection, database: str, mailbox: Mailbox
 ) -> None:
     a_run(connection, "dead")
-    watch = Watch("worker", settings(mailbox))
+    watch = RuleEvaluator("worker", settings(mailbox))
     with connection.transaction():
         connection.execute("SELECT 1 FROM wakeboard.alert_rules WHERE name = 'dead_runs' FOR UPDATE")
         assert watch.step(other)["looked"] == 4, "a rule in other hands is left alone, without waiting"
@@ -219,7 +221,7 @@ def test_a_question_that_fails_leaves_the_state_and_says_so(
     connection: Connection, superuser: Connection
 ) -> None:
     a_run(connection, "dead")
-    watch = Watch("worker", settings())
+    watch = RuleEvaluator("worker", settings())
     watch.step(connection)
     connection.execute("ALTER TABLE wakeboard.missed_fires RENAME TO elsewhere")
     look_again(connection)
@@ -234,7 +236,7 @@ def test_a_question_that_fails_leaves_the_state_and_says_so(
 
 def test_a_rule_of_an_unknown_kind_is_left_alone(connection: Connection) -> None:
     insert(connection, "alert_rules", {"name": "older", "kind": "moon_phase"})
-    Watch("web", settings()).step(connection)
+    RuleEvaluator("web", settings()).step(connection)
     assert rule(connection, "older")["checked_at"] is None
 
 
@@ -353,7 +355,7 @@ def test_hostile_text_adds_no_header(mailbox: Mailbox, connection: Connection) -
     connection.execute("UPDATE wakeboard.alert_rules SET name = 'dead'  WHERE name = 'dead_runs'")
     connection.execute("INSERT INTO wakeboard.job_types (name) VALUES ('mail')")
     a_run(connection, "dead", job_type="<img src=x onerror=alert(1)>\u202eBcc")
-    Watch("worker", settings(mailbox, environment=HOSTILE)).step(connection)
+    RuleEvaluator("worker", settings(mailbox, environment=HOSTILE)).step(connection)
     (message,) = messages(connection)
     assert delivery.deliver(connection, Channels(settings(mailbox)), message["id"]).result == "sent"
     (letter,) = mailbox.letters
@@ -363,7 +365,7 @@ def test_hostile_text_adds_no_header(mailbox: Mailbox, connection: Connection) -
 
 def test_a_message_carries_no_payload_and_no_error_text(connection: Connection, mailbox: Mailbox) -> None:
     a_run(connection, "dead", payload={"card": "4111-1111"}, last_error="token=abcdef1234")
-    Watch("worker", settings(mailbox)).step(connection)
+    RuleEvaluator("worker", settings(mailbox)).step(connection)
     told = str(messages(connection)[0]["body"])
     assert "4111" not in told and "abcdef" not in told
 
@@ -401,7 +403,7 @@ def test_a_refused_message_waits_longer_each_time_and_is_given_up(
     message_id, chosen, waits = a_message(connection), Channels(settings(mailbox)), []
     for _ in range(delivery.MOST_TRIES):
         done = delivery.deliver(connection, chosen, message_id)
-        assert "answered 451" in done.words
+        assert "answered 451" in done.sentence
         waits.append(done.wait_seconds)
         assert delivery.deliver(connection, chosen, message_id).result in ("busy", "gave_up")
         connection.execute("UPDATE wakeboard.alert_messages SET claimed_until = now()")
@@ -437,10 +439,10 @@ def test_who_does_not_know_the_channel_spends_none_of_its_tries(
 ) -> None:
     message = a_message(connection, "mail", run_id=7)
     done = delivery.deliver(connection, Channels(settings(receiver)), message)
-    assert done.result == "busy" and "knows no channel “mail”" in done.words and done.wait_seconds > 60
+    assert done.result == "busy" and "knows no channel “mail”" in done.sentence and done.wait_seconds > 60
     connection.execute("UPDATE wakeboard.alert_messages SET created_at = now() - interval '3 min'")
-    assert delivery.waiting(connection, Channels(settings(receiver))) == []
-    assert delivery.waiting(connection, Channels(settings(mailbox))) == [(message, 7)]
+    assert delivery.find_waiting(connection, Channels(settings(receiver))) == []
+    assert delivery.find_waiting(connection, Channels(settings(mailbox))) == [(message, 7)]
     assert delivery.deliver(connection, Channels(settings(mailbox)), message).result == "sent"
     assert [row["tries"] for row in messages(connection)] == [1] and len(mailbox.letters) == 1
 
@@ -459,8 +461,8 @@ def test_the_web_process_tells_what_no_worker_has_a_channel_for(
     connection: Connection, mailbox: Mailbox
 ) -> None:
     a_run(connection, "dead")
-    Watch("worker", settings()).step(connection)
-    web = Watch("web", settings(mailbox))
+    RuleEvaluator("worker", settings()).step(connection)
+    web = RuleEvaluator("web", settings(mailbox))
     assert (web.step(connection)["messages"], rule(connection)["state"]) == (0, "firing")
     connection.execute(
         "UPDATE wakeboard.alert_rules SET fired_at = now() - interval '3 min' WHERE state = 'firing'"
@@ -479,7 +481,7 @@ def test_the_web_process_takes_what_no_worker_has_touched_for_two_minutes(
     old = a_message(connection, run_id=run_id, created_at=from_now("-3 minutes"))
     a_message(connection, run_id=run_id, created_at=from_now("-1 hour"), claimed_until=from_now("-1 minute"))
     a_message(connection, created_at=from_now("-1 hour"), claimed_until=from_now("1 minute"))
-    found = [message for message, _ in delivery.waiting(connection, Channels(settings(mailbox)))]
+    found = [message for message, _ in delivery.find_waiting(connection, Channels(settings(mailbox)))]
     assert found == [old, own] and fresh not in found
 
 
@@ -590,5 +592,5 @@ def test_an_old_backlog_is_told_by_the_web_process_without_a_run(
     connection: Connection, mailbox: Mailbox
 ) -> None:
     age(connection, a_run(connection, job_type="mail"), "1 hour")
-    assert Watch("web", settings(mailbox)).step(connection)["messages"] == 2
+    assert RuleEvaluator("web", settings(mailbox)).step(connection)["messages"] == 2
     assert {row["run_id"] for row in messages(connection)} == {None}

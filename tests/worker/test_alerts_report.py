@@ -14,8 +14,8 @@ from tests.support.factories import a_run, age, rows
 from tests.support.receivers import Mailbox, Receiver, mailbox, receiver
 from wakeboard.alerts import report, test_message
 from wakeboard.alerts.channels import Channels
-from wakeboard.alerts.delivery import deliver, waiting
-from wakeboard.alerts.watch import Watch
+from wakeboard.alerts.delivery import deliver, find_waiting
+from wakeboard.alerts.evaluation import RuleEvaluator
 from wakeboard.config.settings import Settings
 from wakeboard.database import db
 from wakeboard.database.audit import ENGINE
@@ -67,7 +67,7 @@ def was_due(connection: Connection, ago: timedelta) -> None:
 def test_nothing_is_sent_until_somebody_switches_it_on(connection: Connection, mailbox: Mailbox) -> None:
     was_due(connection, timedelta(minutes=2))
     connection.execute("UPDATE wakeboard.alert_rules SET enabled = false WHERE name = %s", (NAME,))
-    assert Watch("worker", settings(mailbox)).step(connection)["messages"] == 0
+    assert RuleEvaluator("worker", settings(mailbox)).step(connection)["messages"] == 0
 
 
 def test_it_is_written_once_and_arrives_by_mail_and_webhook(
@@ -75,9 +75,9 @@ def test_it_is_written_once_and_arrives_by_mail_and_webhook(
 ) -> None:
     age(due, a_run(due, "dead", error_code="smtp_down"), "10 minutes")
     chosen = settings(mailbox, receiver, environment="production red", public_url="https://jobs.example.org/")
-    assert Watch("worker", chosen).step(due)["messages"] == 2
+    assert RuleEvaluator("worker", chosen).step(due)["messages"] == 2
     look_again(due)
-    assert Watch("worker", chosen).step(due)["messages"] == 0, "it was told"
+    assert RuleEvaluator("worker", chosen).step(due)["messages"] == 0, "it was told"
     written = messages(due)
     assert [(row["kind"], row["channel"]) for row in written] == [("report", "mail"), ("report", "webhook")]
     runs = rows(due, "job_runs", "job_type = 'alert'", order="id")
@@ -97,9 +97,9 @@ def test_it_is_written_once_and_arrives_by_mail_and_webhook(
 
 
 def test_several_workers_write_it_once(due: Connection, database: str, mailbox: Mailbox) -> None:
-    watches = [Watch("worker", settings(mailbox)) for _ in range(4)]
+    watches = [RuleEvaluator("worker", settings(mailbox)) for _ in range(4)]
 
-    def look(watch: Watch) -> int:
+    def look(watch: RuleEvaluator) -> int:
         with db.connect(database, name="wakeboard test") as own:
             return sum(watch.step(own)["messages"] for _ in range(3))
 
@@ -109,7 +109,7 @@ def test_several_workers_write_it_once(due: Connection, database: str, mailbox: 
 
 
 def test_who_knows_no_channel_leaves_it_to_others(due: Connection, mailbox: Mailbox) -> None:
-    poor, web = Watch("worker", settings()), Watch("web", settings(mailbox))
+    poor, web = RuleEvaluator("worker", settings()), RuleEvaluator("web", settings(mailbox))
     poor.step(due)
     assert web.step(due)["messages"] == 0, "a worker may still come"
     due.execute(
@@ -118,12 +118,14 @@ def test_who_knows_no_channel_leaves_it_to_others(due: Connection, mailbox: Mail
     poor.step(due)
     assert web.step(due)["messages"] == 1, "the rule counts as neglected"
     (message,) = messages(due)
-    assert message["run_id"] is None and waiting(due, Channels(settings(mailbox))) == [(message["id"], None)]
+    assert message["run_id"] is None and find_waiting(due, Channels(settings(mailbox))) == [
+        (message["id"], None)
+    ]
 
 
 def test_one_that_comes_late_says_so(connection: Connection, mailbox: Mailbox) -> None:
     was_due(connection, timedelta(hours=5))
-    Watch("worker", settings(mailbox)).step(connection)
+    RuleEvaluator("worker", settings(mailbox)).step(connection)
     (message,) = messages(connection)
     assert message["subject"].startswith("Late: Report of ")
     assert message["body"]["is_late"] and message["body"]["text"].startswith("Late: this report was due at ")
@@ -133,7 +135,7 @@ def test_one_that_is_long_past_is_left_out_and_the_rule_says_so(
     connection: Connection, mailbox: Mailbox
 ) -> None:
     was_due(connection, timedelta(hours=13))
-    assert Watch("worker", settings(mailbox)).step(connection)["messages"] == 0
+    assert RuleEvaluator("worker", settings(mailbox)).step(connection)["messages"] == 0
     assert "was left out: nobody could send it within 12 h." in rule(connection)["found"]["sentence"]
 
 
@@ -141,7 +143,7 @@ def test_a_silenced_report_waits(due: Connection, mailbox: Mailbox) -> None:
     due.execute(
         "UPDATE wakeboard.alert_rules SET silenced_until = now() + interval '1 h' WHERE name = %s", (NAME,)
     )
-    watch = Watch("worker", settings(mailbox))
+    watch = RuleEvaluator("worker", settings(mailbox))
     assert watch.step(due)["messages"] == 0
     due.execute("UPDATE wakeboard.alert_rules SET silenced_until = now() WHERE name = %s", (NAME,))
     look_again(due)
@@ -152,7 +154,7 @@ def test_a_report_whose_questions_take_too_long_is_tried_again(
     due: Connection, database: str, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(report, "STATEMENT_TIMEOUT", "200ms")
-    watch = Watch("worker", settings(mailbox))
+    watch = RuleEvaluator("worker", settings(mailbox))
     with psycopg.connect(database) as other:
         other.execute("LOCK TABLE wakeboard.missed_fires IN ACCESS EXCLUSIVE MODE")
         assert watch.step(due)["messages"] == 0
@@ -166,8 +168,8 @@ def test_a_report_whose_questions_take_too_long_is_tried_again(
 def test_a_test_sends_a_real_one_and_takes_the_place_of_none(due: Connection, mailbox: Mailbox) -> None:
     age(due, a_run(due, "dead", error_code="smtp_down"), "10 minutes")
     chosen = settings(mailbox)
-    assert test_message.test(due, chosen, rule(due)["id"], ENGINE).result == "done"
+    assert test_message.send_test(due, chosen, rule(due)["id"], ENGINE).result == "done"
     (letter,) = mailbox.letters
     assert str(letter["Subject"]).startswith("Test: Report of ")
     assert "smtp_down of mail" in letter.get_content()
-    assert Watch("worker", chosen).step(due)["messages"] == 1
+    assert RuleEvaluator("worker", chosen).step(due)["messages"] == 1

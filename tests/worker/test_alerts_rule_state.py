@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wakeboard.alerts.rule_state import RuleMemory, judge
+from wakeboard.alerts.rule_state import RuleState, next_state
 
 START = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 WINDOW, REMIND = 900, 14_400
@@ -17,16 +17,16 @@ WINDOW, REMIND = 900, 14_400
 
 def told(looks: str, every: float = 300, *, window: float = WINDOW, remind: float = REMIND) -> str:
     """Return what is told at each look of ``looks`` (F fires, . quiet), one letter each: f r m or -."""
-    memory, letters = RuleMemory(), ""
+    state, letters = RuleState(), ""
     for number, look in enumerate(looks):
-        memory, news = judge(
-            memory,
+        state, notice = next_state(
+            state,
             START + timedelta(seconds=number * every),
             firing=look == "F",
             window_seconds=window,
             remind_seconds=remind,
         )
-        letters += {None: "-", "firing": "f", "recovered": "r", "reminder": "m"}[news]
+        letters += {None: "-", "firing": "f", "recovered": "r", "reminder": "m"}[notice]
     return letters
 
 
@@ -52,55 +52,55 @@ def test_a_rule_that_still_fires_is_brought_to_mind() -> None:
 
 
 def test_something_new_is_told_while_it_fires_but_not_within_the_window() -> None:
-    memory, news = judge(RuleMemory(), START, firing=True, window_seconds=WINDOW, remind_seconds=0)
-    assert news == "firing"
+    state, notice = next_state(RuleState(), START, firing=True, window_seconds=WINDOW, remind_seconds=0)
+    assert notice == "firing"
     for minutes, expected in ((5, None), (20, "reminder")):
-        after, news = judge(
-            memory,
+        after, notice = next_state(
+            state,
             START + timedelta(minutes=minutes),
             firing=True,
-            is_news=True,
+            has_new_names=True,
             window_seconds=WINDOW,
             remind_seconds=0,
         )
-        assert news == expected
+        assert notice == expected
     assert after.sent_at == START + timedelta(minutes=20)
 
 
 def test_a_silenced_rule_changes_and_tells_nobody() -> None:
-    memory = RuleMemory(silenced_until=START + timedelta(hours=1))
-    memory, news = judge(memory, START, firing=True, window_seconds=WINDOW, remind_seconds=REMIND)
-    assert (memory.state, memory.told, news) == ("firing", "quiet", None)
+    state = RuleState(silenced_until=START + timedelta(hours=1))
+    state, notice = next_state(state, START, firing=True, window_seconds=WINDOW, remind_seconds=REMIND)
+    assert (state.state, state.told, notice) == ("firing", "quiet", None)
     later = START + timedelta(hours=1, seconds=1)
-    memory, news = judge(memory, later, firing=True, window_seconds=WINDOW, remind_seconds=REMIND)
-    assert (memory.told, news, memory.fired_at) == ("firing", "firing", START)
+    state, notice = next_state(state, later, firing=True, window_seconds=WINDOW, remind_seconds=REMIND)
+    assert (state.told, notice, state.fired_at) == ("firing", "firing", START)
 
 
 def test_what_came_and_went_in_silence_is_never_told() -> None:
-    memory = RuleMemory(silenced_until=START + timedelta(hours=1))
+    state = RuleState(silenced_until=START + timedelta(hours=1))
     for minutes, firing in ((0, True), (30, False), (90, False)):
         at = START + timedelta(minutes=minutes)
-        memory, news = judge(memory, at, firing=firing, window_seconds=WINDOW, remind_seconds=REMIND)
-        assert news is None
+        state, notice = next_state(state, at, firing=firing, window_seconds=WINDOW, remind_seconds=REMIND)
+        assert notice is None
 
 
 def test_without_a_channel_nothing_counts_as_told() -> None:
-    memory, news = judge(
-        RuleMemory(), START, firing=True, window_seconds=WINDOW, remind_seconds=REMIND, can_tell=False
+    state, notice = next_state(
+        RuleState(), START, firing=True, window_seconds=WINDOW, remind_seconds=REMIND, can_tell=False
     )
-    assert (memory.state, memory.told, memory.sent_at, news) == ("firing", "quiet", None, None)
-    memory, news = judge(
-        memory, START + timedelta(days=1), firing=True, window_seconds=WINDOW, remind_seconds=REMIND
+    assert (state.state, state.told, state.sent_at, notice) == ("firing", "quiet", None, None)
+    state, notice = next_state(
+        state, START + timedelta(days=1), firing=True, window_seconds=WINDOW, remind_seconds=REMIND
     )
-    assert (news, memory.fired_at) == ("firing", START)
+    assert (notice, state.fired_at) == ("firing", START)
 
 
 def test_the_changes_since_the_last_message_are_counted() -> None:
-    memory = RuleMemory()
+    state = RuleState()
     for number, look in enumerate("F.F.F"):
         at = START + timedelta(seconds=number * 60)
-        memory, _ = judge(memory, at, firing=look == "F", window_seconds=WINDOW, remind_seconds=0)
-    assert (memory.turns, memory.state) == (4, "firing")
+        state, _ = next_state(state, at, firing=look == "F", window_seconds=WINDOW, remind_seconds=0)
+    assert (state.turns, state.state) == (4, "firing")
 
 
 @given(
@@ -111,17 +111,17 @@ def test_the_changes_since_the_last_message_are_counted() -> None:
 def test_no_rule_tells_twice_in_a_window_and_people_come_to_believe_what_is_so(
     looks: list[tuple[int, bool]], window: int, remind: int
 ) -> None:
-    memory, now, sent = RuleMemory(), START, []
+    state, now, sent = RuleState(), START, []
     for seconds, firing in looks:
         now += timedelta(seconds=seconds)
-        memory, news = judge(memory, now, firing=firing, window_seconds=window, remind_seconds=remind)
-        if news is not None:
+        state, notice = next_state(state, now, firing=firing, window_seconds=window, remind_seconds=remind)
+        if notice is not None:
             sent.append(now)
     assert all((b - a).total_seconds() >= window for a, b in pairwise(sent))
-    memory, _ = judge(
-        memory, now + timedelta(seconds=window), firing=firing, window_seconds=window, remind_seconds=remind
+    state, _ = next_state(
+        state, now + timedelta(seconds=window), firing=firing, window_seconds=window, remind_seconds=remind
     )
-    assert memory.told == memory.state
+    assert state.told == state.state
 
 
 def test_an_hour_of_flapping_each_quarter_minute_sends_four_messages() -> None:

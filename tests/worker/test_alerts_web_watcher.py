@@ -110,7 +110,7 @@ def test_a_host_leaves_the_loops_of_a_host_whose_name_begins_like_its_own(
             "VALUES (%s, 'alerts', 15, now())",
             (f"web-{host}-0a1b2c-{dead.pid}",),
         )
-    WebWatcher(database, settings(), stage.fileno())._forget_dead_siblings(connection)
+    WebWatcher(database, settings(), stage.fileno())._remove_dead_siblings(connection)
     assert [row["process_id"] for row in loops(connection)] == [
         f"web-app-2-0a1b2c-{dead.pid}",
         f"web-app-a1b2c3-0a1b2c-{dead.pid}",
@@ -190,12 +190,12 @@ def test_a_database_that_stops_is_told_without_it_and_so_is_its_return(
         assert server.data_dir is not None
         url = server.url(server.create())
         sentinel = WebWatcher(
-            url, settings(mailbox, receiver), stage.fileno(), look_seconds=0.2, patience_seconds=2
+            url, settings(mailbox, receiver), stage.fileno(), check_seconds=0.2, patience_seconds=2
         )
         sentinel.outage.window_seconds = 1
         sentinel.start()
         try:
-            wait_until(lambda: sentinel.looks > 2, SLOW, "it watches")
+            wait_until(lambda: sentinel.checks > 2, SLOW, "it watches")
             embedded.stop(Path(server.data_dir), only_if_unused=False)
             wait_until(lambda: mailbox.letters and receiver.requests, SLOW, "both channels hear of it")
             assert receiver.is_genuine()
@@ -294,13 +294,13 @@ def test_without_tables_the_watcher_says_in_a_line_what_to_run_and_looks_after_t
     monkeypatch.setattr("wakeboard.alerts.web_watcher.MissingTables", Heard)
     for name in ("POST_SECONDS", "NO_TABLES_SECONDS"):
         monkeypatch.setattr(f"wakeboard.alerts.web_watcher.{name}", 0.05)
-    watching = WebWatcher(empty_database, settings(), stage.fileno(), look_seconds=0.05)
+    watching = WebWatcher(empty_database, settings(), stage.fileno(), check_seconds=0.05)
     watching.start()
     try:
         wait_until(lambda: min(map(tries.count, ("alerts", "post"))) > 3, SLOW, "both threads try again")
         migrations.migrate(empty_database)
-        wait_until(lambda: watching.looks > 1, SLOW, "it looks at the rules")
-        wait_until(lambda: not watching._lack.names, SLOW, "both threads are at work")
+        wait_until(lambda: watching.checks > 1, SLOW, "it looks at the rules")
+        wait_until(lambda: not watching._missing_tables.names, SLOW, "both threads are at work")
     finally:
         watching.stop()
     log.flush()

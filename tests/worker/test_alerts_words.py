@@ -9,18 +9,18 @@ from urllib.parse import urlsplit
 import pytest
 
 from wakeboard.alerts.finding import Finding
-from wakeboard.alerts.messages import SUBJECT_CHARACTERS, Place, words
-from wakeboard.alerts.rule_state import RuleMemory
+from wakeboard.alerts.messages import SUBJECT_CHARACTERS, Origin, write_message
+from wakeboard.alerts.rule_state import RuleState
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
-PLACE = Place("42", "shop password=hunter2", "https://anna:hunter2@jobs.example.org")
+PLACE = Origin("42", "shop password=hunter2", "https://anna:hunter2@jobs.example.org")
 FOUND = Finding(
     True, "3 runs died in the last 1 h: postgres://app:hunter2@db 3.", 3, 1, "count", ("--token hunter2",)
 )
 
 
 def test_a_message_tells_no_secret_that_stands_in_a_name_or_a_link() -> None:
-    told = words("dead_runs", "dead_runs", "firing", FOUND, RuleMemory(), PLACE, NOON)
+    told = write_message("dead_runs", "dead_runs", "firing", FOUND, RuleState(), PLACE, NOON)
     assert "hunter2" not in str(told)
     assert told.subject == "[shop password=•••] Dead runs: fires"
     assert told.body["sentence"] == "3 runs died in the last 1 h: postgres://•••@db 3."
@@ -39,16 +39,18 @@ def test_the_link_of_what_happened_in_a_time_shows_that_time_whenever_it_is_open
     kind: str, link: str
 ) -> None:
     found = replace(FOUND, within_seconds=3600.0)
-    place = Place("42", None, "https://jobs.example.org")
-    told = words(kind, kind, "firing", found, RuleMemory(), place, NOON).body["link"]
+    place = Origin("42", None, "https://jobs.example.org")
+    told = write_message(kind, kind, "firing", found, RuleState(), place, NOON).body["link"]
     assert told == f"https://jobs.example.org{link}"
-    rested = words(kind, kind, "recovered", replace(found, firing=False), RuleMemory(), place, NOON)
+    rested = write_message(kind, kind, "recovered", replace(found, firing=False), RuleState(), place, NOON)
     assert "since" not in urlsplit(rested.body["link"]).query
 
 
 def test_ordinary_names_and_numbers_are_told_as_they_are() -> None:
     sentence = "5 runs died in the last 1 h: token_refresh 3, send_password 2. Look at them."
     found = replace(FOUND, sentence=sentence, names=("token_refresh", "send_password"))
-    told = words("dead_runs", "dead_runs", "firing", found, RuleMemory(), Place("42", "x" * 300), NOON)
+    told = write_message(
+        "dead_runs", "dead_runs", "firing", found, RuleState(), Origin("42", "x" * 300), NOON
+    )
     assert told.body["sentence"] == sentence and told.body["names"] == ["token_refresh", "send_password"]
     assert sentence in told.body["text"] and len(told.subject) <= SUBJECT_CHARACTERS

@@ -33,7 +33,7 @@ from tests.support.factories import (
 )
 from tests.support.postgres.servers import Server
 from wakeboard import cli
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, tokens, users
 from wakeboard.core.leases import STATES
 from wakeboard.database import db
 from wakeboard.database.audit import terminal_actor
@@ -876,7 +876,7 @@ def test_people_and_tokens_are_made_in_a_terminal(
     assert wakeboard("user", "list", "--json").json["items"][0]["disabled_at"] is not None
     assert "password_hash" not in wakeboard("user", "list", "--json").out
     token = wakeboard("token", "create", "ci", "--role", "viewer", "--json").json["token"]
-    assert users.authenticate_token(connection, token)
+    assert tokens.authenticate_token(connection, token)
     assert token not in wakeboard("token", "list").out
     assert wakeboard("token", "revoke", "ci").code == 0
 
@@ -884,7 +884,7 @@ def test_people_and_tokens_are_made_in_a_terminal(
 def test_a_login_link_leads_to_the_dashboard(wakeboard: Command, connection: Connection) -> None:
     said = wakeboard("login-link", "--bind", "0.0.0.0:8099", "--json").json
     assert said["url"] == f"http://127.0.0.1:8099/login?token={said['token']}"
-    assert users.peek_login_link(connection, said["token"])
+    assert sessions.peek_login_link(connection, said["token"])
 
 
 def test_a_login_link_to_where_nothing_answers_says_so(

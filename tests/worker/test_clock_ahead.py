@@ -10,7 +10,7 @@ from tests.support.factories import Connection, a_definition, a_run, a_type, a_w
 from tests.worker import test_heartbeats as liveness_rows
 from wakeboard.accounts import sessions, throttle
 from wakeboard.accounts.throttle import TooManyAttempts
-from wakeboard.alerts.rule_state import RuleMemory, judge
+from wakeboard.alerts.rule_state import RuleState, next_state
 from wakeboard.cli.commands.doctor import liveness as diagnosis
 from wakeboard.core import leases
 from wakeboard.core.states import Role
@@ -282,11 +282,11 @@ def test_the_code_of_a_worker_that_lies_ahead_says_nothing_any_more(connection: 
 @pytest.mark.parametrize("reminds", [0.0, 3600.0])
 def test_a_message_sent_ahead_of_the_clock_keeps_no_other_one_back(reminds: float) -> None:
     at = datetime.fromisoformat("2026-03-01T12:00:00+00:00")
-    memory = RuleMemory("quiet", "quiet", sent_at=at + timedelta(hours=6))
-    after, news = judge(memory, at, firing=True, window_seconds=900, remind_seconds=reminds)
+    memory = RuleState("quiet", "quiet", sent_at=at + timedelta(hours=6))
+    after, news = next_state(memory, at, firing=True, window_seconds=900, remind_seconds=reminds)
     assert news == "firing" and after.sent_at == at
-    known = RuleMemory("firing", "firing", sent_at=at + timedelta(hours=6))
-    _, reminder = judge(known, at, firing=True, window_seconds=900, remind_seconds=reminds)
+    known = RuleState("firing", "firing", sent_at=at + timedelta(hours=6))
+    _, reminder = next_state(known, at, firing=True, window_seconds=900, remind_seconds=reminds)
     assert reminder == ("reminder" if reminds else None)
 
 
@@ -295,7 +295,7 @@ def test_a_session_that_was_used_ahead_of_the_clock_is_over(connection: Connecti
     assert sessions.authenticate_session(connection, cookie) is not None
     connection.execute("UPDATE wakeboard.sessions SET seen_at = seen_at + interval '6 hours'")
     assert sessions.authenticate_session(connection, cookie) is None
-    assert sessions.still_good(connection, [sessions.hash_of(cookie)]) == {}
+    assert sessions.live_roles(connection, [sessions.hash_secret(cookie)]) == {}
     sessions.open_session(connection, "ada", Role.ADMIN)
     assert len(rows(connection, "sessions")) == 1, "or it would come back in six hours"
 
@@ -310,20 +310,20 @@ def test_a_link_that_was_made_ahead_of_the_clock_is_none(connection: Connection)
 
 def test_wrong_passwords_ahead_of_the_clock_keep_nobody_out_for_hours(connection: Connection) -> None:
     def fail_often() -> None:
-        for _ in range(throttle.FREE["user"] + 1):
-            throttle.count(connection, "ada", None)
+        for _ in range(throttle.FREE_ATTEMPTS["user"] + 1):
+            throttle.count_attempt(connection, "ada", None)
 
     with pytest.raises(TooManyAttempts):
         fail_often()
     connection.execute("UPDATE wakeboard.login_failures SET last_failed_at = now() + interval '6 hours'")
-    throttle.count(connection, "ada", None)
+    throttle.count_attempt(connection, "ada", None)
     with pytest.raises(TooManyAttempts):
-        throttle.count(connection, "ada", None)
+        throttle.count_attempt(connection, "ada", None)
 
 
 def test_a_retention_pass_that_was_written_ahead_is_anybodys() -> None:
     for state in (
-        retention.RetentionPass(owner="w1", room="runs"),
+        retention.RetentionPass(owner="w1", phase="runs"),
         retention.RetentionPass(owner="w1", finished_at=1.0),
     ):
         assert retention.is_due(state, -6 * 3600.0, "w2")

@@ -9,10 +9,10 @@ import pytest
 from tests.conftest import Connection
 from tests.support.factories import a_run, a_worker, row, rows
 from tests.support.processes import run_wakeboard
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions
 from wakeboard.core.states import Role
 from wakeboard.database import db
-from wakeboard.maintenance.backups.new_life import EPOCHS_AHEAD, NUMBERS_AHEAD
+from wakeboard.maintenance.backups.fence import EPOCHS_AHEAD, NUMBERS_AHEAD
 
 Said = Any
 
@@ -25,7 +25,7 @@ def fence(database: str, *words: str, typed: str | None = None) -> Said:
 def lived(connection: Connection) -> dict[str, int]:
     """A database as it was in its old life: a worker at a run, one that is done, somebody signed in."""
     a_worker(connection, "old", seen="1 minute")
-    users.open_session(connection, "anna", Role.ADMIN)
+    sessions.open_session(connection, "anna", Role.ADMIN)
     return {
         "held": a_run(connection, "running", locked_by="old", lease_epoch=3),
         "waiting": a_run(connection, "queued"),

@@ -14,7 +14,7 @@ from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor
-from wakeboard.maintenance.retention.keep import Keep
+from wakeboard.maintenance.retention.policy import RetentionPolicy
 from wakeboard.maintenance.retention.sweep import Retention
 from wakeboard.queue.engine import reaping
 
@@ -66,7 +66,7 @@ def test_runs_that_another_table_refers_to_stay_and_all_others_go(
         """INSERT INTO wakeboard.audit_log (at, actor, source, action)
         VALUES (now() - interval '900 days', 'anna', 'web', 'run.retry')"""
     )
-    retention = Retention(Keep.from_settings(Settings.load(environ={})), "w1")
+    retention = Retention(RetentionPolicy.from_settings(Settings.load(environ={})), "w1")
     numbers = retention.step(connection)
     while retention.pause_seconds is not None:
         numbers = retention.step(connection)

@@ -23,18 +23,20 @@ from tests.support.processes import ROOT, run_wakeboard, surroundings, wait_unti
 from wakeboard.cli.commands.doctor.indexes import bloated_ones
 from wakeboard.database import db
 from wakeboard.maintenance.indexes import rebuild, state
-from wakeboard.maintenance.indexes.bloat import HOT, bloated, leftovers
-from wakeboard.maintenance.indexes.state import GIVEN_UP_SECONDS, REST_SECONDS, RebuildPass
+from wakeboard.maintenance.indexes.bloat import HOT, find_bloated, find_half_built
+from wakeboard.maintenance.indexes.state import POSTPONED_SECONDS, REST_SECONDS, RebuildPass
 from wakeboard.runtime.duties.indexes import Indexes
 
 FLOOR = 256 * 1024
 CLAIMABLE = "job_runs_claimable"
+# What waits is in both.
+BOTH = ["job_runs_by_status", CLAIMABLE]
 # A pass in a process of its own, which can be killed.
 ALONE = f"""
 import sys, threading
 from wakeboard.maintenance.indexes import rebuild, state
 with rebuild.open_connection(sys.argv[1]) as own:
-    current = state.take(own)
+    current = state.begin(own)
     rebuild.make_pass(own, current, pause=threading.Event().wait, floor_bytes={FLOOR})
 """
 
@@ -99,7 +101,7 @@ def make_pass(
 ) -> RebuildPass:
     """Make a pass as a worker does that came first; return what came of it."""
     with rebuild.open_connection(url) as own:
-        current = current or state.take(own) or RebuildPass()
+        current = current or state.begin(own) or RebuildPass()
         rebuild.make_pass(
             own,
             current,
@@ -115,7 +117,7 @@ def cut_short(connection: Connection, other: Connection) -> str:
     other.execute("SET lock_timeout = '50ms'")
     with a_snapshot(connection), pytest.raises(psycopg.errors.LockNotAvailable):
         other.execute(f"REINDEX INDEX CONCURRENTLY wakeboard.{CLAIMABLE}".encode())
-    (left,) = leftovers(connection)
+    (left,) = find_half_built(connection)
     return left.name
 
 
@@ -123,7 +125,7 @@ def cut_short(connection: Connection, other: Connection) -> str:
 
 
 def found_bloated(connection: Connection, **entry_bytes: float) -> list[str]:
-    return [index.name for index in bloated(connection, entry_bytes, floor_bytes=FLOOR)]
+    return sorted(index.name for index in find_bloated(connection, entry_bytes, floor_bytes=FLOOR))
 
 
 def test_the_hot_indexes_exist(connection: Connection) -> None:
@@ -133,11 +135,14 @@ def test_the_hot_indexes_exist(connection: Connection) -> None:
 
 def test_a_bloated_index_is_found_and_a_small_one_left(connection: Connection, other: Connection) -> None:
     grown = bloat(connection, other)
-    (found,) = bloated(connection, {}, floor_bytes=FLOOR)
+    bloated = {index.name: index for index in find_bloated(connection, {}, floor_bytes=FLOOR)}
+    assert sorted(bloated) == BOTH
+    found = bloated[CLAIMABLE]
     assert (found.name, found.bytes, found.may_rebuild) == (CLAIMABLE, grown, True)
     assert found.entries == pytest.approx(1000, rel=0.1)
-    assert re.fullmatch(r"job_runs_claimable takes \d+\.\d MB where 0\.1 MB would do\.", found.says)
-    assert bloated(connection, {}, floor_bytes=grown + 1) == []
+    assert re.fullmatch(r"job_runs_claimable takes \d+\.\d MB where 0\.1 MB would do\.", found.sentence)
+    largest = max(index.bytes for index in bloated.values())
+    assert find_bloated(connection, {}, floor_bytes=largest + 1) == []
 
 
 def test_an_index_full_of_what_waits_is_not_bloated(connection: Connection) -> None:
@@ -174,7 +179,7 @@ def test_an_index_of_long_names_is_measured_by_its_last_rebuild(
         (name,),
     )
     analyze(connection)
-    assert found_bloated(connection) == [CLAIMABLE]
+    assert found_bloated(connection) == BOTH
     current = make_pass(database)
     assert current.rebuilt and 200 < current.entry_bytes[CLAIMABLE] < 400
     analyze(connection)
@@ -205,11 +210,16 @@ def test_a_bloated_index_is_built_anew_while_claims_go_on(
     rebuilt = size(connection)
     connection.execute(f"REINDEX INDEX wakeboard.{CLAIMABLE}".encode())
     assert rebuilt <= 3 * size(connection) and rebuilt < grown / 3
-    assert claimed > 0 and leftovers(connection) == []
+    assert claimed > 0 and find_half_built(connection) == []
     ((told,),) = connection.execute(
         "SELECT numbers FROM wakeboard.loops WHERE name = %s", (state.NAME,)
     ).fetchall()
-    assert told["rebuilt"] and told["rebuilt_at"] and not told["lacks"] and CLAIMABLE in told["tried"]
+    assert (
+        told["rebuilt"]
+        and told["rebuilt_at"]
+        and not told["missing_privilege"]
+        and CLAIMABLE in told["tried"]
+    )
 
 
 def test_what_was_built_anew_a_short_while_ago_rests(
@@ -233,10 +243,10 @@ def test_an_index_that_is_not_built_in_time_rests_for_a_week(
     assert current.tried[CLAIMABLE] > now
     assert "cancelled, or not built within 1.0 s; it is left for 7 days" in str(current.failed)
     monkeypatch.undo()
-    current.now = now + GIVEN_UP_SECONDS - 60
+    current.now = now + POSTPONED_SECONDS - 60
     make_pass(database, current)
     assert size(connection) == grown
-    current.now = now + GIVEN_UP_SECONDS + 60
+    current.now = now + POSTPONED_SECONDS + 60
     make_pass(database, current, patience_seconds=60)
     assert size(connection) < grown
 
@@ -258,7 +268,7 @@ def test_a_snapshot_that_is_let_go_in_time_is_waited_for(
 ) -> None:
     grown = bloat(connection, other)
     monkeypatch.setattr(rebuild, "OLD_SECONDS", 0.0)
-    monkeypatch.setattr(rebuild, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(rebuild, "POLL_SECONDS", 0.05)
     with a_snapshot(other):
         thread = threading.Thread(target=make_pass, args=(database,), kwargs={"patience_seconds": 20.0})
         thread.start()
@@ -304,9 +314,9 @@ def test_a_rebuild_that_is_in_the_way_is_told_and_tried_again_with_the_next_pass
         current = make_pass(database)
     assert current.failed is not None and "lock timeout" in current.failed
     assert size(connection) == grown and len(claim(connection)) > 0
-    assert f"{CLAIMABLE}_ccnew" in {left.name for left in leftovers(connection)}
+    assert f"{CLAIMABLE}_ccnew" in {left.name for left in find_half_built(connection)}
     make_pass(database, current)
-    assert leftovers(connection) == [] and size(connection) < grown, "nobody is in its way any more"
+    assert find_half_built(connection) == [] and size(connection) < grown, "nobody is in its way any more"
 
 
 # ---- the right to do it -----------------------------------------------------------------------------
@@ -331,8 +341,8 @@ def test_a_role_without_the_right_says_once_what_the_owner_can_run(
     grown = bloat(connection, other)
     current = make_pass(guest)
     assert size(connection) == grown and current.failed is None
-    assert current.lacks is not None
-    assert "REINDEX INDEX CONCURRENTLY wakeboard.job_runs_" in current.lacks
+    assert current.missing_privilege is not None
+    assert "REINDEX INDEX CONCURRENTLY wakeboard.job_runs_" in current.missing_privilege
     make_pass(guest, current)
     assert capsys.readouterr().err.count("may not rebuild it") == 1
 
@@ -345,15 +355,15 @@ def test_a_role_that_may_maintain_the_table_rebuilds(
     grown = bloat(connection, other)
     name = str(conninfo_to_dict(guest)["user"])
     superuser.execute(sql.SQL("GRANT MAINTAIN ON wakeboard.job_runs TO {}").format(sql.Identifier(name)))
-    assert make_pass(guest).lacks is None and size(connection) < grown
+    assert make_pass(guest).missing_privilege is None and size(connection) < grown
 
 
 def test_the_role_that_may_not_drop_a_leftover_says_who_can(
     guest: str, connection: Connection, other: Connection
 ) -> None:
     left = cut_short(connection, other)
-    assert f"DROP INDEX CONCURRENTLY wakeboard.{left}" in str(make_pass(guest).lacks)
-    assert len(leftovers(connection)) == 1
+    assert f"DROP INDEX CONCURRENTLY wakeboard.{left}" in str(make_pass(guest).missing_privilege)
+    assert len(find_half_built(connection)) == 1
 
 
 def test_doctor_names_what_a_rebuild_left(database: str, connection: Connection, other: Connection) -> None:
@@ -411,9 +421,9 @@ def test_the_next_pass_is_half_an_hour_later(duty: Callable[[], Indexes], connec
     wait_until(lambda: not one.is_working)
     shift = "UPDATE wakeboard.loops SET last_success_at = last_success_at - %s::interval"
     connection.execute(shift, ("29 minutes",))
-    assert state.take(connection) is None
+    assert state.begin(connection) is None
     connection.execute(shift, ("2 minutes",))
-    assert state.take(connection) is not None and state.take(connection) is None
+    assert state.begin(connection) is not None and state.begin(connection) is None
 
 
 def test_a_worker_that_stops_ends_its_rebuild_and_the_next_pass_tidies_up(
@@ -423,16 +433,16 @@ def test_a_worker_that_stops_ends_its_rebuild_and_the_next_pass_tidies_up(
     one = duty()
     with a_snapshot(other):
         one.step(connection)
-        wait_until(lambda: leftovers(connection), 10, "the new index is being built")
+        wait_until(lambda: find_half_built(connection), 10, "the new index is being built")
         one.stop()
         assert not one.is_working
     wait_until(lambda: sessions(connection) == 0)
     assert size(connection) == grown and len(claim(connection)) > 0
     connection.execute("UPDATE wakeboard.loops SET last_success_at = '2020-01-01'")
-    current = state.take(connection)
+    current = state.begin(connection)
     assert current is not None
     make_pass(database, current)
-    assert leftovers(connection) == [] and size(connection) < grown
+    assert find_half_built(connection) == [] and size(connection) < grown
 
 
 def test_a_worker_that_is_killed_half_way_harms_nothing(
@@ -441,13 +451,13 @@ def test_a_worker_that_is_killed_half_way_harms_nothing(
     grown = bloat(connection, other)
     process = subprocess.Popen([sys.executable, "-c", ALONE, database], cwd=ROOT, env=surroundings(None))
     with a_snapshot(other):
-        wait_until(lambda: leftovers(connection), 20, "the new index is being built")
+        wait_until(lambda: find_half_built(connection), 20, "the new index is being built")
         process.kill()
         process.wait()
         assert len(claim(connection)) > 0
     wait_until(lambda: sessions(connection) == 0, 20, "the server is through with it")
     make_pass(database)
-    assert leftovers(connection) == [] and size(connection) < grown / 3 and len(claim(connection)) > 0
+    assert find_half_built(connection) == [] and size(connection) < grown / 3 and len(claim(connection)) > 0
 
 
 def test_the_database_that_does_not_answer_is_a_line_in_the_log(
@@ -468,4 +478,4 @@ def test_a_worker_behind_a_pooler_leaves_the_pass_to_others(
             one = duty()
             one.step(pooled)
             assert not one.is_working
-    assert state.take(connection) is not None
+    assert state.begin(connection) is not None

@@ -192,8 +192,8 @@ def test_pool_and_inline_runs_take_an_encoder_and_keep_plain_results() -> None:
 
     job_type = JobType("double", double)
     with Pool(concurrency=1) as pool:
-        ticket = pool.submit(job_type, {"price": Decimal("1.10")}, encoder=PlainEncoder)
-        assert ticket.result(timeout=20) == "2.20"
+        future = pool.submit(job_type, {"price": Decimal("1.10")}, encoder=PlainEncoder)
+        assert future.result(timeout=20) == "2.20"
         with pytest.raises(EnqueueError, match=r"payload\.price is a Decimal"):
             pool.submit(job_type, {"price": Decimal("1.10")})
     answer = run_now(job("plain_double")(double), {"price": Decimal("1.10")}, encoder=PlainEncoder)

@@ -22,7 +22,7 @@ from wakeboard.core.outcome import AttemptResult, result_of_exception
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.retry import Backoff
 from wakeboard.core.run_spec import EnqueueError
-from wakeboard.handlers.pool import NoResult, PoolFull, PoolStopped, Ticket
+from wakeboard.handlers.pool import NoResult, PoolFull, PoolFuture, PoolStopped
 from wakeboard.handlers.pool.state import decide as decide_for_the_pool
 from wakeboard.handlers.registry import JobType
 from wakeboard.runtime.loop.deciding import decide as decide_for_the_table
@@ -32,16 +32,16 @@ __all__ = ["gate", "registry", "table"]
 pytestmark = pytest.mark.usefixtures("registry")
 
 
-def outcome(ticket: Ticket) -> tuple[str, str | None]:
+def outcome(future: PoolFuture) -> tuple[str, str | None]:
     """How a job ended: its state and error code."""
     with pytest.raises(NoResult) as ended:
-        ticket.result(PATIENCE_SECONDS)
-    assert (ended.value.state, ended.value.error_code) == (ticket.state, ticket.error_code)
-    return ticket.state, ticket.error_code
+        future.result(PATIENCE_SECONDS)
+    assert (ended.value.state, ended.value.error_code) == (future.state, future.error_code)
+    return future.state, future.error_code
 
 
-def answer(ticket: Ticket) -> Any:
-    return ticket.result(PATIENCE_SECONDS)
+def answer(future: PoolFuture) -> Any:
+    return future.result(PATIENCE_SECONDS)
 
 
 # -- submit --------------------------------------------------------------------------------------------
@@ -67,18 +67,18 @@ def test_an_async_handler_runs_in_a_loop_of_its_own() -> None:
         return int(ctx.payload["n"]) + 1
 
     with Pool(2) as pool:
-        tickets = [pool.submit(handler, {"n": n}) for n in range(20)]
-        assert [answer(ticket) for ticket in tickets] == list(range(1, 21))
+        futures = [pool.submit(handler, {"n": n}) for n in range(20)]
+        assert [answer(future) for future in futures] == list(range(1, 21))
 
 
 def test_what_the_submitter_does_to_the_payload_later_changes_nothing(gate: Gate) -> None:
     payload = {"n": [1]}
     with Pool(1) as pool:
-        ticket = pool.submit(gate, payload)
+        future = pool.submit(gate, payload)
         payload["n"].append(2)
         gate.is_open.set()
-        assert answer(ticket) == [1]
-        assert ticket.payload == {"n": [1]}
+        assert answer(future) == [1]
+        assert future.payload == {"n": [1]}
 
 
 @pytest.mark.parametrize(
@@ -159,11 +159,11 @@ def test_a_job_type_that_nobody_registered_runs_too_and_can_be_quiet(
 
 def test_as_many_run_at_once_as_the_pool_has_room_for(gate: Gate) -> None:
     with Pool(3) as pool:
-        tickets = [pool.submit(gate, {"n": n}) for n in range(12)]
+        futures = [pool.submit(gate, {"n": n}) for n in range(12)]
         gate.until_inside(3)
         assert pool.metrics().saturation == 1.0
         gate.is_open.set()
-        assert [answer(ticket) for ticket in tickets] == list(range(12))
+        assert [answer(future) for future in futures] == list(range(12))
     assert gate.most_inside == 3
 
 
@@ -176,7 +176,7 @@ def test_a_type_with_a_limit_leaves_the_other_threads_to_others(gate: Gate) -> N
         assert answer(pool.submit("free")) == "ran"
         assert gate.inside == 1
         gate.is_open.set()
-        assert [answer(ticket) for ticket in limited] == list(range(5))
+        assert [answer(future) for future in limited] == list(range(5))
     assert gate.most_inside == 1
     assert gate.came == list(range(5))
 
@@ -186,11 +186,11 @@ def test_a_type_with_a_limit_leaves_the_other_threads_to_others(gate: Gate) -> N
 
 def test_a_full_pool_can_answer_with_an_error(gate: Gate) -> None:
     with Pool(1, capacity=2, full="error") as pool:
-        tickets = [pool.submit(gate, {"n": n}) for n in range(3)]
+        futures = [pool.submit(gate, {"n": n}) for n in range(3)]
         with pytest.raises(PoolFull, match="2 jobs wait and 1 run"):
             pool.submit(gate)
         gate.is_open.set()
-        assert [answer(ticket) for ticket in tickets] == [0, 1, 2]
+        assert [answer(future) for future in futures] == [0, 1, 2]
         assert answer(pool.submit(gate, {"n": 4})) == 4
     assert pool.metrics().refused_total == 1
 
@@ -204,7 +204,7 @@ def test_a_full_pool_can_drop_the_new_job_and_counts_it(
         assert outcome(pool.submit(gate, {"n": 9})) == ("dropped", "pool_full")
         assert pool.metrics().dropped_total == 1
         gate.is_open.set()
-        assert [answer(ticket) for ticket in kept] == [0, 1]
+        assert [answer(future) for future in kept] == [0, 1]
     assert "drop run=3 type=gate" in capsys.readouterr().err
 
 
@@ -212,7 +212,7 @@ def test_a_full_pool_can_make_its_submitters_wait(gate: Gate) -> None:
     with Pool(1, capacity=1) as pool:
         for n in range(2):
             pool.submit(gate, {"n": n})
-        late: list[Ticket] = []
+        late: list[PoolFuture] = []
         submitter = threading.Thread(target=lambda: late.append(pool.submit(gate, {"n": 2})))
         submitter.start()
         wait_until(lambda: pool.metrics().blocked_submitters == 1, PATIENCE_SECONDS)
@@ -286,9 +286,9 @@ def test_a_temporary_failure_is_tried_again_after_its_backoff() -> None:
         return ctx.attempt
 
     with Pool(1) as pool:
-        ticket = pool.submit(flaky)
-        assert answer(ticket) == 3
-    assert (ticket.attempts, ticket.failures, ticket.error_code) == (3, 2, "ConnectionError")
+        future = pool.submit(flaky)
+        assert answer(future) == 3
+    assert (future.attempts, future.failures, future.error_code) == (3, 2, "ConnectionError")
     numbers = pool.metrics()
     assert (numbers.retried_total, numbers.failed_total, numbers.dead_total) == (2, 2, 0)
     assert numbers.latency_maximum_seconds >= 0.1
@@ -316,10 +316,10 @@ def test_a_job_gives_up_after_its_attempts_and_can_be_replayed_from_what_is_kept
         return f"done {ctx.payload['n']}"
 
     with Pool(1, kept_failures=2) as pool:
-        tickets = [pool.submit(broken, {"n": n}) for n in range(3)]
-        assert [outcome(ticket) for ticket in tickets] == [("dead", "OSError")] * 3
-        assert [ticket.attempts for ticket in tickets] == [2, 2, 2]
-        assert pool.failures() == tickets[1:]
+        futures = [pool.submit(broken, {"n": n}) for n in range(3)]
+        assert [outcome(future) for future in futures] == [("dead", "OSError")] * 3
+        assert [future.attempts for future in futures] == [2, 2, 2]
+        assert pool.failures() == futures[1:]
         mended.set()
         lost = pool.failures()[-1]
         assert answer(pool.submit(lost.job_type, lost.payload, key=lost.key)) == "done 2"
@@ -345,9 +345,9 @@ def test_a_handler_that_listens_is_cut_off_at_its_deadline(is_async: bool) -> No
     handler = sleeping if is_async else heedful
     job("slow", timeout=0.05, max_attempts=2, backoff="fixed 0.01s")(handler)
     with Pool(1) as pool:
-        ticket = pool.submit("slow")
-        assert outcome(ticket) == ("dead", "timed_out")
-        assert ticket.attempts == 2
+        future = pool.submit("slow")
+        assert outcome(future) == ("dead", "timed_out")
+        assert future.attempts == 2
         assert pool.metrics().abandoned_total == 0
 
 
@@ -419,29 +419,29 @@ def test_a_job_that_waits_is_cancelled_at_once(gate: Gate) -> None:
 def test_a_job_that_runs_stops_where_stopping_is_safe(handler: Any) -> None:
     job("long")(handler)
     with Pool(1) as pool:
-        ticket = pool.submit("long")
-        wait_until(lambda: ticket.state == "running", PATIENCE_SECONDS)
-        assert ticket.cancel()
-        assert outcome(ticket) == ("cancelled", "cancelled")
-    assert ticket.failures == 0
+        future = pool.submit("long")
+        wait_until(lambda: future.state == "running", PATIENCE_SECONDS)
+        assert future.cancel()
+        assert outcome(future) == ("cancelled", "cancelled")
+    assert future.failures == 0
 
 
 def test_a_job_that_succeeds_all_the_same_has_succeeded(gate: Gate) -> None:
     with Pool(1) as pool:
-        ticket = pool.submit(gate, {"n": 1})
+        future = pool.submit(gate, {"n": 1})
         gate.until_inside(1)
-        assert ticket.cancel()
+        assert future.cancel()
         gate.is_open.set()
-        assert answer(ticket) == 1
-        assert not ticket.cancel()
+        assert answer(future) == 1
+        assert not future.cancel()
 
 
 def test_a_cancelled_job_that_heeds_nothing_is_given_up(gate: Gate) -> None:
     with Pool(1, grace_seconds=0.05) as pool:
-        ticket = pool.submit(gate)
+        future = pool.submit(gate)
         gate.until_inside(1)
-        assert ticket.cancel()
-        assert outcome(ticket) == ("cancelled", "cancelled")
+        assert future.cancel()
+        assert outcome(future) == ("cancelled", "cancelled")
         gate.is_open.set()
 
 
@@ -531,10 +531,10 @@ def test_a_hand_off_that_fails_is_a_failure_that_is_kept() -> None:
 
     job("away", backoff="fixed 1h")(raising(OSError("down")))
     with Pool(1, handoff=refuse) as pool:
-        ticket = pool.submit("away", {"n": 1})
-        assert outcome(ticket) == ("dead", "handoff_failed")
-        assert pool.failures() == [ticket]
-    assert "the database is away" in str(ticket.last_error)
+        future = pool.submit("away", {"n": 1})
+        assert outcome(future) == ("dead", "handoff_failed")
+        assert pool.failures() == [future]
+    assert "the database is away" in str(future.last_error)
 
 
 # -- one rule for every engine -------------------------------------------------------------------------
@@ -547,10 +547,10 @@ def test_a_hand_off_that_fails_is_a_failure_that_is_kept() -> None:
 @pytest.mark.parametrize("failures", [0, 1, 3])
 def test_pool_and_table_wait_equally_long(error: Exception, failures: int) -> None:
     kind = JobType("one", heedful, max_attempts=5, backoff="fixed 7s", permanent=(ValueError,))
-    ticket = Ticket(1, kind, "{}", None, lambda _: False)
-    ticket.failures = failures
+    future = PoolFuture(1, kind, "{}", None, lambda _: False)
+    future.failures = failures
     raised = result_of_exception(error, kind.permanent)
-    here = decide_for_the_pool(ticket, raised, cancel_asked=False, is_leaving=False)
+    here = decide_for_the_pool(future, raised, is_cancelled=False, is_stopped=False)
     there = decide_for_the_table(
         held(failures, kind.backoff), raised, took_seconds=1.0, ended_ns=0, is_stopping=False
     )
@@ -581,8 +581,8 @@ def held(failures: int, backoff: str) -> RunInFlight:
 
 def test_the_default_backoff_is_every_engines() -> None:
     kind = JobType("one", heedful)
-    ticket = Ticket(1, kind, "{}", None, lambda _: False)
-    ending = decide_for_the_pool(ticket, AttemptResult("raised", "x"), cancel_asked=False, is_leaving=False)
+    future = PoolFuture(1, kind, "{}", None, lambda _: False)
+    ending = decide_for_the_pool(future, AttemptResult("raised", "x"), is_cancelled=False, is_stopped=False)
     rule = Backoff.parse(kind.backoff)
     assert ending.delay_seconds is not None
     assert rule.delay_seconds(1, 0.0) <= ending.delay_seconds <= rule.delay_seconds(1, 1.0)
@@ -618,7 +618,7 @@ def test_a_handlers_own_log_lines_say_whose_they_are(capsys: pytest.CaptureFixtu
 
 def test_the_numbers_say_whether_work_is_stuck(gate: Gate) -> None:
     with Pool(2, capacity=10) as pool:
-        tickets = [pool.submit(gate, {"n": n}) for n in range(5)]
+        futures = [pool.submit(gate, {"n": n}) for n in range(5)]
         gate.until_inside(2)
         numbers = pool.metrics()
         assert (numbers.accepting, numbers.in_flight, numbers.queue_length) == (True, 2, 3)
@@ -627,8 +627,8 @@ def test_the_numbers_say_whether_work_is_stuck(gate: Gate) -> None:
         assert first.seconds >= second.seconds > 0
         assert numbers.longest_running_seconds > 0
         gate.is_open.set()
-        for ticket in tickets:
-            answer(ticket)
+        for future in futures:
+            answer(future)
     numbers = pool.metrics()
     assert (numbers.accepting, numbers.in_flight, numbers.queue_length) == (False, 0, 0)
     assert (numbers.succeeded_total, numbers.threads_alive) == (5, 0)

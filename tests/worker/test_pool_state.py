@@ -7,7 +7,7 @@ from functools import partial
 
 from tests.support.processes import wait_until
 from wakeboard.core.outcome import AttemptResult
-from wakeboard.handlers.pool.future import Ticket
+from wakeboard.handlers.pool.future import PoolFuture
 from wakeboard.handlers.pool.state import PoolState
 from wakeboard.handlers.registry import JobType
 
@@ -20,27 +20,27 @@ PATIENCE_SECONDS = 20
 
 
 def a_state(capacity: int) -> PoolState:
-    return PoolState(concurrency=1, capacity=capacity, grace_seconds=1, kept_failures=10)
+    return PoolState("pool", concurrency=1, capacity=capacity, grace_seconds=1, kept_failures=10)
 
 
-def a_job(id_: int, job_type: JobType = MAIL, key: str | None = None) -> Ticket:
-    return Ticket(id_, job_type, "{}", key, lambda _ticket: False)
+def a_job(id_: int, job_type: JobType = MAIL, key: str | None = None) -> PoolFuture:
+    return PoolFuture(id_, job_type, "{}", key, lambda _future: False)
 
 
-def admit(state: PoolState, ticket: Ticket) -> object:
-    return state.admit(ticket, may_wait=True, timeout=PATIENCE_SECONDS)
+def admit(state: PoolState, future: PoolFuture) -> object:
+    return state.admit(future, may_wait=True, timeout=PATIENCE_SECONDS)
 
 
 def is_blocked(state: PoolState, number: int) -> bool:
     return state.blocked == number
 
 
-def end_one(state: PoolState, answer: AttemptResult = RETURNED) -> Ticket:
+def end_one(state: PoolState, answer: AttemptResult = RETURNED) -> PoolFuture:
     """Run the next job to its end; return it."""
-    attempt = state.take(may_wait=False)
+    attempt = state.start_next(may_wait=False)
     assert attempt is not None
-    state.settle(attempt, answer)
-    return attempt.ticket
+    state.finish(attempt, answer)
+    return attempt.future
 
 
 def test_a_submitter_who_was_woken_for_nothing_wakes_the_next() -> None:
@@ -67,22 +67,22 @@ def test_a_job_that_its_types_limit_held_back_goes_before_those_that_came_later(
     for number in (1, 2, 3):
         admit(state, a_job(number, REPORT))
     admit(state, a_job(4))
-    first = state.take(may_wait=False)
+    first = state.start_next(may_wait=False)
     assert first is not None
     assert end_one(state).id == 4, "the limit holds the reports back, and nobody else"
     for number in (5, 6):
         admit(state, a_job(number))
-    state.settle(first, RETURNED)
+    state.finish(first, RETURNED)
     assert [end_one(state).id for _ in range(4)] == [2, 3, 5, 6]
 
 
 def test_a_job_that_failed_while_the_pool_drops_is_not_put_back_in_line() -> None:
     state = a_state(capacity=10)
     admit(state, a_job(1))
-    attempt = state.take(may_wait=False)
+    attempt = state.start_next(may_wait=False)
     assert attempt is not None
     state.close(dropping=True)
-    state.settle(attempt, FAILED)
-    assert state.retry(attempt.ticket, 0) is False
-    state.end(attempt.ticket, "dropped")
-    assert (state.unfinished, state.dropped, attempt.ticket.state) == (0, [attempt.ticket], "dropped")
+    state.finish(attempt, FAILED)
+    assert state.retry(attempt.future, 0) is False
+    state.end(attempt.future, "dropped")
+    assert (state.unfinished, state.dropped, attempt.future.state) == (0, [attempt.future], "dropped")

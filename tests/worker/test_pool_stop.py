@@ -17,7 +17,7 @@ from tests.support.factories import Connection, row
 from tests.support.processes import ROOT, surroundings, wait_until
 from tests.support.workers.pool_handlers import PATIENCE_SECONDS, Gate, gate, heedful, registry, table
 from wakeboard import Context, Pool, enqueue, job
-from wakeboard.handlers.pool import NoResult, PoolStopped, Ticket
+from wakeboard.handlers.pool import NoResult, PoolFuture, PoolStopped
 
 __all__ = ["gate", "registry", "table"]
 pytestmark = pytest.mark.usefixtures("registry")
@@ -83,13 +83,13 @@ def test_a_drained_pool_runs_what_waits_retries_among_it(gate: Gate) -> None:
         return ctx.attempt
 
     pool = Pool(1)
-    tickets = [pool.submit(gate, {"n": 0}), pool.submit(flaky), pool.submit(gate, {"n": 1})]
+    futures = [pool.submit(gate, {"n": 0}), pool.submit(flaky), pool.submit(gate, {"n": 1})]
     gate.until_inside(1)
     pool.stop(drain=True)
     gate.is_open.set()
     report = pool.wait(PATIENCE_SECONDS)
     assert (report.finished, report.dropped, report.still_running, report.is_clean) == (3, (), (), True)
-    assert [ticket.result(0) for ticket in tickets] == [0, 2, 1]
+    assert [future.result(0) for future in futures] == [0, 2, 1]
 
 
 def test_a_dropped_pool_finishes_what_runs_and_names_what_it_dropped(gate: Gate) -> None:
@@ -127,41 +127,41 @@ def test_a_retry_that_cannot_come_up_in_time_is_not_waited_for() -> None:
         raise OSError("down")
 
     pool = Pool(1)
-    ticket = pool.submit(away)
-    wait_until(lambda: ticket.state == "failed", PATIENCE_SECONDS)
+    future = pool.submit(away)
+    wait_until(lambda: future.state == "failed", PATIENCE_SECONDS)
     pool.stop(drain=True)
     report = pool.wait(1800)
-    assert report.dropped == (ticket,)
-    assert (ticket.state, ticket.error_code) == ("dropped", "OSError")
+    assert report.dropped == (future,)
+    assert (future.state, future.error_code) == ("dropped", "OSError")
 
 
 def test_at_the_deadline_handlers_are_asked_to_stop_and_their_jobs_are_not_failures() -> None:
     job("long")(heedful)
     pool = Pool(2)
-    tickets = [pool.submit("long", {"n": n}) for n in range(3)]
+    futures = [pool.submit("long", {"n": n}) for n in range(3)]
     wait_until(lambda: pool.metrics().in_flight == 2, PATIENCE_SECONDS)
     pool.stop(drain=True)
     report = pool.wait(0.05)
-    assert sorted(ticket.id for ticket in report.dropped) == [1, 2, 3]
+    assert sorted(future.id for future in report.dropped) == [1, 2, 3]
     assert (report.finished, report.still_running) == (0, ())
-    assert [ticket.error_code for ticket in tickets] == ["cut_short", "cut_short", "pool_stopped"]
-    assert [ticket.failures for ticket in tickets] == [0, 0, 0]
+    assert [future.error_code for future in futures] == ["cut_short", "cut_short", "pool_stopped"]
+    assert [future.failures for future in futures] == [0, 0, 0]
 
 
 def test_who_heeds_nothing_is_named_with_how_long_it_runs(
     gate: Gate, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pool = Pool(1, grace_seconds=0.05)
-    ticket = pool.submit(gate)
+    future = pool.submit(gate)
     gate.until_inside(1)
     pool.stop()
     report = pool.wait(0.05)
     (left,) = report.still_running
-    assert (left.id, left.job_type, left.attempt, left.given_up) == (ticket.id, "gate", 1, True)
+    assert (left.id, left.job_type, left.attempt, left.given_up) == (future.id, "gate", 1, True)
     assert left.seconds >= 0.1
     assert not report.is_clean
     with pytest.raises(NoResult, match="still ran when the pool stopped"):
-        ticket.result(0)
+        future.result(0)
     gate.is_open.set()
     wait_until(lambda: pool.metrics().threads_alive == 0, PATIENCE_SECONDS)
 
@@ -169,8 +169,8 @@ def test_who_heeds_nothing_is_named_with_how_long_it_runs(
 def test_the_block_drains_and_a_block_that_failed_drops(gate: Gate) -> None:
     gate.is_open.set()
     with Pool(1) as pool:
-        tickets = [pool.submit(gate, {"n": n}) for n in range(5)]
-    assert [ticket.result(0) for ticket in tickets] == list(range(5))
+        futures = [pool.submit(gate, {"n": n}) for n in range(5)]
+    assert [future.result(0) for future in futures] == list(range(5))
     with pytest.raises(ZeroDivisionError), Pool(1) as pool:
         later = pool.submit(gate, delay=3600)
         raise ZeroDivisionError
@@ -182,14 +182,14 @@ def test_what_did_not_finish_is_queued_again_for_the_next_version(
 ) -> None:
     job("long")(heedful)
     pool = Pool(1, handoff=partial(enqueue, None))
-    tickets = [pool.submit("long", {"n": n}, key=f"long:{n}") for n in range(3)]
+    futures = [pool.submit("long", {"n": n}, key=f"long:{n}") for n in range(3)]
     wait_until(lambda: pool.metrics().in_flight == 1, PATIENCE_SECONDS)
     pool.stop(drain=False)
     report = pool.wait(0)
     assert (report.handed_off, report.dropped, report.is_clean) == (3, (), True)
-    for n, ticket in enumerate(tickets):
-        assert ticket.handed_to is not None
-        run = row(connection, ticket.handed_to)
+    for n, future in enumerate(futures):
+        assert future.handed_to is not None
+        run = row(connection, future.handed_to)
         assert (run["payload"], run["idempotency_key"]) == ({"n": n}, f"long:{n}")
         assert (run["status"], run["max_attempts"]) == ("queued", None)
 
@@ -200,8 +200,8 @@ def test_a_hundred_pools_stopped_in_the_middle_lose_no_job_and_no_thread(gate: G
     before = threading.active_count()
     for number in range(100):
         pool = Pool(2, capacity=3, full="block")
-        tickets: list[Ticket] = []
-        threads = [threading.Thread(target=submit_until_stopped, args=(pool, tickets)) for _ in range(4)]
+        futures: list[PoolFuture] = []
+        threads = [threading.Thread(target=submit_until_stopped, args=(pool, futures)) for _ in range(4)]
         for thread in threads:
             thread.start()
         wait_until(lambda pool=pool: pool.metrics().submitted_total >= 5, PATIENCE_SECONDS)  # type: ignore[misc]
@@ -210,20 +210,20 @@ def test_a_hundred_pools_stopped_in_the_middle_lose_no_job_and_no_thread(gate: G
         for thread in threads:
             thread.join(PATIENCE_SECONDS)
         numbers = pool.metrics()
-        assert all(ticket.has_ended for ticket in tickets)
-        assert numbers.submitted_total == len(tickets) == numbers.succeeded_total + numbers.dropped_total
+        assert all(future.has_ended for future in futures)
+        assert numbers.submitted_total == len(futures) == numbers.succeeded_total + numbers.dropped_total
         assert len(report.dropped) == numbers.dropped_total
         assert numbers.dropped_total == 0 or number % 2
         assert (numbers.blocked_submitters, numbers.threads_alive, report.still_running) == (0, 0, ())
     wait_until(lambda: threading.active_count() == before, PATIENCE_SECONDS)
 
 
-def submit_until_stopped(pool: Pool, tickets: list[Ticket]) -> None:
+def submit_until_stopped(pool: Pool, futures: list[PoolFuture]) -> None:
     """Submit as fast as the pool lets in."""
     number = 0
     while True:
         try:
-            tickets.append(pool.submit("quick", {"n": number}))
+            futures.append(pool.submit("quick", {"n": number}))
         except PoolStopped:
             return
         number += 1

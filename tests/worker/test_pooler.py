@@ -12,7 +12,7 @@ from tests.support.dashboard_apps import an_app
 from tests.support.factories import a_run, row
 from tests.support.postgres.pgbouncer import PGBOUNCER, WHY_NOT, pooler
 from tests.support.workers.worker_processes import a_worker, insert_many, wait_until_all
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, users
 from wakeboard.core.states import Role
 from wakeboard.database import db, migrations
 from wakeboard.handlers.context import Context
@@ -49,7 +49,7 @@ def test_pages_and_verbs_answer_through_it(pooled: str, connection: Connection) 
     run_id = a_run(connection, "dead")
     client = app.test_client()
     client.environ_base["HTTP_SEC_FETCH_SITE"] = "same-origin"
-    cookie = users.open_session(connection, "anna", Role.ADMIN)
+    cookie = sessions.open_session(connection, "anna", Role.ADMIN)
     client.set_cookie(f"wakeboard_{users.install_id(connection)}", cookie)
     for _ in range(3):
         for path in ("/", "/runs", f"/runs/{run_id}", "/night", "/errors", "/schedules", "/system"):

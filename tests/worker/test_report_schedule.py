@@ -7,12 +7,12 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from wakeboard.alerts.report_schedule import LATEST, Clocks, plan
+from wakeboard.alerts.report_schedule import DROPPED_AFTER, ReportTimes, plan_report
 from wakeboard.core.rule_types import KINDS
 
 PARIS = ZoneInfo("Europe/Paris")
 LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
-EIGHT = Clocks(8 * 60, 18 * 60, PARIS)
+EIGHT = ReportTimes(8 * 60, 18 * 60, PARIS)
 MINUTE = timedelta(minutes=1)
 
 
@@ -20,13 +20,13 @@ def paris(text: str) -> datetime:
     return datetime.fromisoformat(text).replace(tzinfo=PARIS).astimezone(UTC)
 
 
-def sent(clocks: Clocks, begin: datetime, days: int) -> list[datetime]:
+def sent(times: ReportTimes, begin: datetime, days: int) -> list[datetime]:
     """Return when reports are written by somebody who looks every minute."""
     told: date | None = None
     found = []
     for minute in range(days * 1440):
         now = begin + minute * MINUTE
-        due = plan(clocks, now, told=told, since=LONG_AGO if found else begin).due
+        due = plan_report(times, now, last_day=told, enabled_at=LONG_AGO if found else begin).due
         if due is not None:
             found.append(now)
             told = due.day
@@ -34,7 +34,7 @@ def sent(clocks: Clocks, begin: datetime, days: int) -> list[datetime]:
 
 
 def test_it_is_due_at_eight_by_the_clocks_and_tells_from_the_evening_before() -> None:
-    found = plan(EIGHT, paris("2026-11-21T08:00"), told=None, since=LONG_AGO)
+    found = plan_report(EIGHT, paris("2026-11-21T08:00"), last_day=None, enabled_at=LONG_AGO)
     assert found.due is not None
     assert (found.due.since_at, found.due.due_at) == (paris("2026-11-20T18:00"), paris("2026-11-21T08:00"))
     assert found.next.due_at == paris("2026-11-22T08:00")
@@ -57,42 +57,44 @@ def test_it_comes_once_a_day_at_the_same_time_where_clocks_change() -> None:
     ],
 )
 def test_a_time_that_is_skipped_or_comes_twice_is_told_once(begin: str, utc: str) -> None:
-    assert sent(Clocks(150, 18 * 60, PARIS), paris(begin), 1) == [datetime.fromisoformat(utc)]
+    assert sent(ReportTimes(150, 18 * 60, PARIS), paris(begin), 1) == [datetime.fromisoformat(utc)]
 
 
 def test_a_night_in_which_the_clocks_change_is_told_whole() -> None:
-    lengths = [EIGHT.morning(day) for day in (date(2026, 3, 29), date(2026, 10, 25), date(2026, 11, 21))]
+    lengths = [EIGHT.report_of(day) for day in (date(2026, 3, 29), date(2026, 10, 25), date(2026, 11, 21))]
     assert [each.due_at - each.since_at for each in lengths] == [timedelta(hours=h) for h in (13, 15, 14)]
 
 
 def test_what_was_due_while_nobody_was_there_is_due_until_it_is_long_past() -> None:
     eight, told = paris("2026-11-21T08:00"), date(2026, 11, 20)
-    assert plan(EIGHT, eight + LATEST, told=told, since=LONG_AGO).due is not None
-    late = plan(EIGHT, eight + LATEST + MINUTE, told=told, since=LONG_AGO)
+    assert plan_report(EIGHT, eight + DROPPED_AFTER, last_day=told, enabled_at=LONG_AGO).due is not None
+    late = plan_report(EIGHT, eight + DROPPED_AFTER + MINUTE, last_day=told, enabled_at=LONG_AGO)
     assert late.due is None and late.left_out is not None
     assert (late.left_out.day, late.next.day) == (date(2026, 11, 21), date(2026, 11, 22))
-    assert plan(EIGHT, eight + timedelta(days=1), told=told, since=LONG_AGO).due is not None, "the next day"
+    assert (
+        plan_report(EIGHT, eight + timedelta(days=1), last_day=told, enabled_at=LONG_AGO).due is not None
+    ), "the next day"
 
 
 def test_who_switches_it_on_after_its_time_gets_the_next_one() -> None:
-    found = plan(EIGHT, paris("2026-11-21T10:05"), told=None, since=paris("2026-11-21T10:00"))
+    found = plan_report(EIGHT, paris("2026-11-21T10:05"), last_day=None, enabled_at=paris("2026-11-21T10:00"))
     assert (found.due, found.left_out) == (None, None)
     assert found.next.due_at == paris("2026-11-22T08:00")
 
 
 def test_a_time_that_is_moved_brings_no_second_one_on_the_same_day() -> None:
-    told, moved = date(2026, 11, 21), Clocks(10 * 60, 18 * 60, PARIS)
+    told, moved = date(2026, 11, 21), ReportTimes(10 * 60, 18 * 60, PARIS)
     for now in ("2026-11-21T09:00", "2026-11-21T10:00"):
-        found = plan(moved, paris(now), told=told, since=LONG_AGO)
+        found = plan_report(moved, paris(now), last_day=told, enabled_at=LONG_AGO)
         assert found.due is None and found.next.due_at == paris("2026-11-22T10:00")
-    assert plan(moved, paris("2026-11-22T10:00"), told=told, since=LONG_AGO).due is not None
+    assert plan_report(moved, paris("2026-11-22T10:00"), last_day=told, enabled_at=LONG_AGO).due is not None
 
 
 def test_it_may_tell_of_a_whole_day_or_of_some_hours() -> None:
-    whole, some = Clocks(480, 480, PARIS), Clocks(20 * 60, 18 * 60, PARIS)
+    whole, some = ReportTimes(480, 480, PARIS), ReportTimes(20 * 60, 18 * 60, PARIS)
     now = paris("2026-11-21T21:00")
-    assert whole.latest(now).since_at == paris("2026-11-20T08:00")
-    assert some.latest(now).since_at == paris("2026-11-21T18:00")
+    assert whole.latest_report(now).since_at == paris("2026-11-20T08:00")
+    assert some.latest_report(now).since_at == paris("2026-11-21T18:00")
 
 
 def test_a_time_of_day_is_read_and_shown_as_clocks_show_it() -> None:

@@ -30,13 +30,14 @@ from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor, record
-from wakeboard.maintenance.retention import leftovers, runs, state
-from wakeboard.maintenance.retention.keep import Keep
+from wakeboard.maintenance.retention import runs, state
+from wakeboard.maintenance.retention.other_rows import retention_rules
+from wakeboard.maintenance.retention.policy import RetentionPolicy
 from wakeboard.maintenance.retention.sweep import BATCH_SETTINGS, Retention
 from wakeboard.queue import effect_store
 from wakeboard.queue.enqueue import enqueue
 
-USUAL = Keep.from_settings(Settings.load(environ={}))
+USUAL = RetentionPolicy.from_settings(Settings.load(environ={}))
 OLIVIA = Actor("olivia", Role.OPERATOR, "web")
 
 
@@ -49,10 +50,10 @@ def finish(connection: Connection, retention: Retention) -> dict[str, Any]:
     return numbers
 
 
-def sweep(connection: Connection, keep: Keep = USUAL) -> dict[str, Any]:
+def sweep(connection: Connection, policy: RetentionPolicy = USUAL) -> dict[str, Any]:
     """Make one whole pass, as a worker that has just started; return its numbers."""
     connection.execute("DELETE FROM wakeboard.loops")
-    return finish(connection, Retention(keep, "w1"))
+    return finish(connection, Retention(policy, "w1"))
 
 
 def make_due(connection: Connection, ago: str = "2 hours") -> None:
@@ -124,7 +125,7 @@ def test_a_long_delayed_run_is_kept_from_its_end_on_not_from_its_beginning(conne
 def test_an_old_run_behind_thousands_of_kept_ones_is_found(connection: Connection) -> None:
     connection.execute(
         "INSERT INTO wakeboard.job_runs (job_type, run_at, created_at) SELECT 'mail', now() + interval '1 y',"
-        " now() - interval '20 days' FROM generate_series(1, %s)", (3 * runs.LOOK_ROWS,),
+        " now() - interval '20 days' FROM generate_series(1, %s)", (3 * runs.SCAN_ROWS,),
     )  # fmt: skip
     old = a_run(connection, "succeeded", finished_at="-15 days")
     assert sweep(connection)["removed_runs"] == 1
@@ -133,7 +134,7 @@ def test_an_old_run_behind_thousands_of_kept_ones_is_found(connection: Connectio
 
 def test_a_run_of_last_month_is_found_beyond_a_gap_of_ids(connection: Connection) -> None:
     connection.execute(
-        "SELECT setval(pg_get_serial_sequence('wakeboard.job_runs', 'id'), %s)", (50 * runs.LOOK_IDS,)
+        "SELECT setval(pg_get_serial_sequence('wakeboard.job_runs', 'id'), %s)", (50 * runs.SCAN_IDS,)
     )
     a_run(connection, "succeeded", finished_at="-30 days")
     assert sweep(connection)["removed_runs"] == 1
@@ -176,14 +177,16 @@ def test_a_type_may_keep_its_runs_for_shorter_or_longer(connection: Connection) 
 
 
 def test_zero_keeps_for_ever_unless_a_type_says_otherwise(connection: Connection) -> None:
-    keep = Keep.from_settings(Settings.load({"keep_succeeded_days": 0, "keep_dead_days": 0}, environ={}))
+    policy = RetentionPolicy.from_settings(
+        Settings.load({"keep_succeeded_days": 0, "keep_dead_days": 0}, environ={})
+    )
     a_type(connection, "short", keep_succeeded_days=1)
     a_run(connection, "succeeded", job_type="short", finished_at="-2 days")
     ever = {a_run(connection, ended, finished_at="-9000 days") for ended in ("succeeded", "dead")}
-    sweep(connection, keep)
+    sweep(connection, policy)
     assert kept(connection) == ever
     connection.execute("UPDATE wakeboard.job_types SET keep_succeeded_days = NULL")
-    sweep(connection, keep)
+    sweep(connection, policy)
     assert kept(connection) == ever
 
 
@@ -220,7 +223,7 @@ def test_audit_rows_of_a_house_that_keeps_them_stay(connection: Connection) -> N
     insert(connection, "audit_log", {
         "at": from_now("-9000 days"), "actor": "anna", "source": "web", "action": "run.retry",
     })  # fmt: skip
-    sweep(connection, Keep(14, 90, None))
+    sweep(connection, RetentionPolicy(14, 90, None))
     assert len(rows(connection, "audit_log")) == 1
 
 
@@ -339,7 +342,7 @@ def test_what_still_matters_to_somebody_stays_however_old(connection: Connection
 
 def test_error_groups_stay_where_some_runs_are_kept_for_ever(connection: Connection) -> None:
     some_traces(connection, 5000)
-    sweep(connection, Keep(14, None, 365))
+    sweep(connection, RetentionPolicy(14, None, 365))
     assert len(rows(connection, "error_groups")) == 1
 
 
@@ -350,14 +353,14 @@ def test_a_run_that_is_retried_between_look_and_removal_stays(
     connection: Connection, other: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_id = a_run(connection, "dead", finished_at="-100 days")
-    look, answers = runs._look, list[str]()
+    look, answers = runs.scan, list[str]()
 
-    def look_and_be_late(*values: Any) -> runs.EndedRuns:
+    def look_and_be_late(*values: Any) -> runs.ScannedRuns:
         found = look(*values)
         answers.append(transitions.retry_now(other, run_id, OLIVIA).result)
         return found
 
-    monkeypatch.setattr(runs, "_look", look_and_be_late)
+    monkeypatch.setattr(runs, "scan", look_and_be_late)
     assert sweep(connection)["removed_runs"] == 0
     assert answers[0] == "done"
     assert status(connection, run_id) == "queued" and len(attempts(connection, run_id)) == 10
@@ -486,7 +489,7 @@ def test_one_worker_makes_the_pass_and_the_others_tell_its_numbers(
 def test_a_pass_whose_worker_died_is_finished_by_another(connection: Connection) -> None:
     many(connection, 20, days=20)
     state.create(connection)
-    left = state.RetentionPass(owner="dead", room="runs", cursor=min(kept(connection)) + 9, started_at=1.0)
+    left = state.RetentionPass(owner="dead", phase="runs", cursor=min(kept(connection)) + 9, started_at=1.0)
     state.store(connection, left)
     assert Retention(USUAL, "w2").step(connection)["removed_runs"] == 0
     assert len(kept(connection)) == 20
@@ -522,14 +525,14 @@ def test_a_long_open_snapshot_does_not_stop_it(connection: Connection, other: Co
 def looks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """The rows that each look read."""
     counted: list[int] = []
-    look = runs._look
+    look = runs.scan
 
-    def counting(*values: Any) -> runs.EndedRuns:
+    def counting(*values: Any) -> runs.ScannedRuns:
         found = look(*values)
         counted.append(found.rows)
         return found
 
-    monkeypatch.setattr(runs, "_look", counting)
+    monkeypatch.setattr(runs, "scan", counting)
     yield counted
 
 
@@ -543,14 +546,14 @@ def test_kept_rows_are_not_walked_again_at_each_pass(connection: Connection, loo
     looks.clear()
     make_due(connection)
     finish(connection, retention)
-    assert sum(looks) <= runs.LOOK_ROWS
+    assert sum(looks) <= runs.SCAN_ROWS
 
 
 def test_rows_younger_than_any_that_may_go_are_not_walked(connection: Connection, looks: list[int]) -> None:
     many(connection, 10, days=20)
     many(connection, 20_000, days=3)
     assert sweep(connection)["removed_runs"] == 10
-    assert sum(looks) <= 2 * runs.LOOK_ROWS
+    assert sum(looks) <= 2 * runs.SCAN_ROWS
 
 
 def test_a_slice_is_short_so_the_other_duties_come_in_between(connection: Connection) -> None:
@@ -592,15 +595,15 @@ def test_a_batch_reads_by_the_primary_keys_alone(connection: Connection) -> None
                 "from_id": 5, "to_id": 20_005, "rows": 2000, "most": 500, "succeeded": 14, "dead": 90,
                 "shortest": 14,
             }  # fmt: skip
-            assert plans(connection, runs.LOOK, look) == {"job_runs_pkey"}
+            assert plans(connection, runs.SCAN, look) == {"job_runs_pkey"}
 
 
 def test_effects_are_weighed_by_their_runs_primary_key(connection: Connection) -> None:
-    (effects,) = [each for each in leftovers.leftovers(USUAL) if each.name == "effects"]
+    (effects,) = [each for each in retention_rules(USUAL) if each.name == "effects"]
     values = {"cursor": 0, "rows": 1000, "days": 400}
     with connection.transaction():
         connection.execute(BATCH_SETTINGS)
-        assert plans(connection, leftovers._by_id(effects), values) == {"job_runs_pkey"}
+        assert plans(connection, effects.statement, values) == {"job_runs_pkey"}
 
 
 # ---- a real worker does it --------------------------------------------------------------------------

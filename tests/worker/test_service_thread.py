@@ -18,7 +18,7 @@ from wakeboard.alerts.web_watcher import WebWatcher
 from wakeboard.config import log, service_thread
 from wakeboard.config.service_thread import FailureLog, ServiceThread
 from wakeboard.config.settings import Settings
-from wakeboard.handlers.pool import Pool, Ticket
+from wakeboard.handlers.pool import Pool, PoolFuture
 from wakeboard.handlers.registry import JobType
 from wakeboard.runtime.loop.connections import LoopConnection, NotConnected
 
@@ -150,7 +150,7 @@ def test_each_thread_of_the_watcher_in_the_web_process_comes_back(
         monkeypatch.setattr(f"wakeboard.alerts.web_watcher.{name}", 0.05)
     read, write = os.pipe()
     settings = Settings.load({}, environ={})
-    watching = WebWatcher(database, settings, read, look_seconds=0.05)
+    watching = WebWatcher(database, settings, read, check_seconds=0.05)
     watching.start()
     names = {"alerts", "post", "outage"}
     try:
@@ -163,8 +163,8 @@ def test_each_thread_of_the_watcher_in_the_web_process_comes_back(
 
         wait_until(lambda: told() == dict.fromkeys(names, "SystemExit"), 10, "each loop tells it")
         assert {thread.name for thread in threading.enumerate()} >= names
-        looks = watching.looks
-        wait_until(lambda: watching.looks > looks, 10, "it goes on looking")
+        looks = watching.checks
+        wait_until(lambda: watching.checks > looks, 10, "it goes on looking")
     finally:
         watching.stop()
         os.close(read)
@@ -206,10 +206,10 @@ def test_the_threads_of_a_pool_come_back(said: Said) -> None:
         assert pool.metrics().threads_alive == 1
 
 
-def ended(ticket: Ticket) -> str:
+def ended(future: PoolFuture) -> str:
     """Return how the job ended."""
-    wait_until(lambda: ticket.has_ended, 10, "the job ends")
-    return ticket.state
+    wait_until(lambda: future.has_ended, 10, "the job ends")
+    return future.state
 
 
 def test_an_error_beside_a_handler_ends_its_job_and_no_thread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,9 +221,9 @@ def test_an_error_beside_a_handler_ends_its_job_and_no_thread(monkeypatch: pytes
 
     with Pool(1, name="tested") as pool:
         monkeypatch.setattr(pool, "_log", log_move)
-        ticket = pool.submit(JobType("once", lambda ctx: None, max_attempts=1))
-        assert ended(ticket) == "dead"
-        assert "Too many open files" in str(ticket.last_error)
+        future = pool.submit(JobType("once", lambda ctx: None, max_attempts=1))
+        assert ended(future) == "dead"
+        assert "Too many open files" in str(future.last_error)
         assert ended(pool.submit(jobs.quick)) == "succeeded"
 
 

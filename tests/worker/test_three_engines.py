@@ -30,11 +30,11 @@ def inline() -> list[tuple[str | None, str | None]]:
 
 def pooled() -> list[tuple[str | None, str | None]]:
     with Pool(1) as pool:
-        tickets = [pool.submit("total", payload) for payload in (GOOD, BAD)]
+        futures = [pool.submit("total", payload) for payload in (GOOD, BAD)]
         results = []
-        for ticket in tickets:
+        for future in futures:
             try:
-                results.append((json.dumps(ticket.result(PATIENCE_SECONDS)), None))
+                results.append((json.dumps(future.result(PATIENCE_SECONDS)), None))
             except NoResult as ended:
                 results.append((None, ended.error_code))
         return results

@@ -9,12 +9,13 @@ from werkzeug import security
 
 from tests.conftest import Connection
 from tests.support.factories import rows
-from wakeboard.accounts import passwords, users
+from wakeboard.accounts import passwords, sessions, throttle, tokens, users
 from wakeboard.accounts.sessions import IDLE_SECONDS, SESSION_SECONDS
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor, terminal_actor
+from wakeboard.queue.permission import AccountError
 
 PASSWORD = "tea and biscuits at four"
 HERE = "192.0.2.7"
@@ -28,7 +29,7 @@ def alice(connection: Connection) -> int:
 
 
 def session_of(connection: Connection, user_id: int) -> str:
-    return users.open_session(connection, "alice", Role.OPERATOR, user_id=user_id, ip=HERE)
+    return sessions.open_session(connection, "alice", Role.OPERATOR, user_id=user_id, ip=HERE)
 
 
 def move_sessions(connection: Connection, column: str, interval: str) -> None:
@@ -39,7 +40,7 @@ def move_sessions(connection: Connection, column: str, interval: str) -> None:
 
 @pytest.mark.parametrize("name", ["engine", "anonymous", "cli:root", "token:ci", "link:admin"])
 def test_nobody_is_called_as_the_audit_log_calls_what_is_no_person(connection: Connection, name: str) -> None:
-    with pytest.raises(users.AccountError, match="the audit log calls others so"):
+    with pytest.raises(AccountError, match="the audit log calls others so"):
         users.create_user(connection, terminal_actor(), name, Role.VIEWER, PASSWORD)
     assert users.create_user(
         connection, terminal_actor(), f"{name}-2".replace(":", "-"), Role.VIEWER, PASSWORD
@@ -60,7 +61,7 @@ def test_nobody_is_called_as_the_audit_log_calls_what_is_no_person(connection: C
     ],
 )
 def test_a_weak_password_is_refused_with_a_sentence(connection: Connection, password: str) -> None:
-    with pytest.raises(users.AccountError, match=r"\.$"):
+    with pytest.raises(AccountError, match=r"\.$"):
         users.create_user(connection, terminal_actor(), "alice", Role.VIEWER, password)
     assert rows(connection, "users") == []
 
@@ -116,7 +117,7 @@ def test_the_eleventh_wrong_password_has_to_wait_and_a_right_one_works_afterward
 ) -> None:
     for _ in range(10):
         assert users.check_password(connection, "alice", "wrong", HERE) is None
-    with pytest.raises(users.TooManyAttempts) as early:
+    with pytest.raises(throttle.TooManyAttempts) as early:
         users.check_password(connection, "alice", PASSWORD, HERE)
     assert 55 < early.value.seconds <= 60
     connection.execute(
@@ -129,11 +130,11 @@ def test_the_eleventh_wrong_password_has_to_wait_and_a_right_one_works_afterward
 def test_each_further_failure_doubles_the_wait_up_to_a_quarter_of_an_hour(
     connection: Connection, alice: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passwords, "fits", lambda *_: False)
+    monkeypatch.setattr(passwords, "is_password_of", lambda *_: False)
     for failures, seconds in ((11, 120), (12, 240), (40, 900)):
         connection.execute("DELETE FROM wakeboard.login_failures")
         connection.execute("INSERT INTO wakeboard.login_failures VALUES ('user:alice', %s)", (failures,))
-        with pytest.raises(users.TooManyAttempts) as early:
+        with pytest.raises(throttle.TooManyAttempts) as early:
             users.check_password(connection, "alice", PASSWORD, None)
         assert seconds - 5 < early.value.seconds <= seconds
 
@@ -141,10 +142,10 @@ def test_each_further_failure_doubles_the_wait_up_to_a_quarter_of_an_hour(
 def test_an_address_that_tries_many_names_has_to_wait(
     connection: Connection, alice: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passwords, "fits", lambda *_: False)
+    monkeypatch.setattr(passwords, "is_password_of", lambda *_: False)
     for number in range(30):
         assert users.check_password(connection, f"user{number}", "wrong", HERE) is None
-    with pytest.raises(users.TooManyAttempts):
+    with pytest.raises(throttle.TooManyAttempts):
         users.check_password(connection, "alice", PASSWORD, HERE)
     assert users.check_password(connection, "alice", "wrong", "192.0.2.8") is None
 
@@ -152,13 +153,13 @@ def test_an_address_that_tries_many_names_has_to_wait(
 def test_attempts_sent_all_at_once_gain_nothing(
     database: str, connection: Connection, alice: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(passwords, "fits", lambda *_: False)
+    monkeypatch.setattr(passwords, "is_password_of", lambda *_: False)
 
     def attempt(_: int) -> bool:
         with db.connect(database, name="guess") as own:
             try:
                 users.check_password(own, "alice", "wrong", HERE)
-            except users.TooManyAttempts:
+            except throttle.TooManyAttempts:
                 return False
         return True
 
@@ -170,16 +171,16 @@ def test_a_session_is_known_by_its_cookie_alone_and_kept_as_a_hash(
     connection: Connection, alice: int
 ) -> None:
     cookie = session_of(connection, alice)
-    assert users.authenticate_session(connection, cookie) == Actor("alice", Role.OPERATOR, "web", HERE)
+    assert sessions.authenticate_session(connection, cookie) == Actor("alice", Role.OPERATOR, "web", HERE)
     (kept,) = rows(connection, "sessions")
     assert cookie not in str(kept)
-    assert users.authenticate_session(connection, kept["id_hash"]) is None
+    assert sessions.authenticate_session(connection, kept["id_hash"]) is None
 
 
 def test_a_change_of_role_holds_from_the_next_request_on(connection: Connection, alice: int) -> None:
     cookie = session_of(connection, alice)
     assert users.set_role(connection, terminal_actor(), "alice", Role.VIEWER)
-    found = users.authenticate_session(connection, cookie)
+    found = sessions.authenticate_session(connection, cookie)
     assert found is not None
     assert found.role == Role.VIEWER
 
@@ -187,37 +188,37 @@ def test_a_change_of_role_holds_from_the_next_request_on(connection: Connection,
 def test_a_disabled_user_is_out_at_the_next_request(connection: Connection, alice: int) -> None:
     cookie = session_of(connection, alice)
     assert users.disable_user(connection, terminal_actor(), "alice")
-    assert users.authenticate_session(connection, cookie) is None
+    assert sessions.authenticate_session(connection, cookie) is None
     assert not users.disable_user(connection, terminal_actor(), "alice")
     users.enable_user(connection, terminal_actor(), "alice")
-    assert users.authenticate_session(connection, cookie) is None
+    assert sessions.authenticate_session(connection, cookie) is None
 
 
 def test_a_new_password_ends_every_session(connection: Connection, alice: int) -> None:
     cookies = [session_of(connection, alice) for _ in range(2)]
     users.set_password(connection, terminal_actor(), "alice", "another long sentence")
-    assert [users.authenticate_session(connection, cookie) for cookie in cookies] == [None, None]
+    assert [sessions.authenticate_session(connection, cookie) for cookie in cookies] == [None, None]
 
 
 def test_a_session_ends_after_half_an_hour_without_a_person(connection: Connection, alice: int) -> None:
     cookie = session_of(connection, alice)
     move_sessions(connection, "seen_at", "29 minutes")
-    assert users.authenticate_session(connection, cookie, touch=False)
+    assert sessions.authenticate_session(connection, cookie, touch=False)
     move_sessions(connection, "seen_at", "2 minutes")
-    assert users.authenticate_session(connection, cookie) is None
+    assert sessions.authenticate_session(connection, cookie) is None
 
 
 def test_a_request_of_a_person_keeps_the_session_alive(connection: Connection, alice: int) -> None:
     cookie = session_of(connection, alice)
     for _ in range(2):
         move_sessions(connection, "seen_at", "29 minutes")
-        assert users.authenticate_session(connection, cookie)
+        assert sessions.authenticate_session(connection, cookie)
 
 
 def test_a_session_ends_after_twelve_hours_whatever_happens(connection: Connection, alice: int) -> None:
     cookie = session_of(connection, alice)
     move_sessions(connection, "expires_at", "12 hours")
-    assert users.authenticate_session(connection, cookie) is None
+    assert sessions.authenticate_session(connection, cookie) is None
 
 
 def test_how_long_a_session_lasts_is_a_setting_with_the_defaults_of_old(
@@ -225,86 +226,86 @@ def test_how_long_a_session_lasts_is_a_setting_with_the_defaults_of_old(
 ) -> None:
     plain = Settings.load({}, environ={})
     assert (plain.session_seconds, plain.session_idle_seconds) == (SESSION_SECONDS, IDLE_SECONDS)
-    cookie = users.open_session(connection, "alice", Role.OPERATOR, user_id=alice, seconds=7 * 86_400)
+    cookie = sessions.open_session(connection, "alice", Role.OPERATOR, user_id=alice, seconds=7 * 86_400)
     move_sessions(connection, "seen_at", "20 hours")
     move_sessions(connection, "expires_at", "20 hours")
-    assert users.authenticate_session(connection, cookie) is None
+    assert sessions.authenticate_session(connection, cookie) is None
     assert users.list_users(connection)[0]["sessions"] == 0
-    assert users.authenticate_session(connection, cookie, touch=False, idle_seconds=86_400)
+    assert sessions.authenticate_session(connection, cookie, touch=False, idle_seconds=86_400)
     assert users.list_users(connection, 86_400)[0]["sessions"] == 1
     session_of(connection, alice)
-    assert users.authenticate_session(connection, cookie, touch=False, idle_seconds=86_400)
+    assert sessions.authenticate_session(connection, cookie, touch=False, idle_seconds=86_400)
 
 
 def test_signing_out_ends_one_session_and_no_other(connection: Connection, alice: int) -> None:
     mine, other = session_of(connection, alice), session_of(connection, alice)
-    assert users.close_session(connection, mine)
-    assert users.authenticate_session(connection, mine) is None
-    assert users.authenticate_session(connection, other)
+    assert sessions.close_session(connection, mine)
+    assert sessions.authenticate_session(connection, mine) is None
+    assert sessions.authenticate_session(connection, other)
 
 
 def test_a_login_link_works_once(connection: Connection) -> None:
-    token = users.create_login_link(connection, "deploy")
-    assert users.peek_login_link(connection, token)
-    assert users.consume_login_link(connection, token) == Actor("link:deploy", Role.ADMIN, "web")
-    assert not users.peek_login_link(connection, token)
-    assert users.consume_login_link(connection, token) is None
+    token = sessions.create_login_link(connection, "deploy")
+    assert sessions.peek_login_link(connection, token)
+    assert sessions.consume_login_link(connection, token) == Actor("link:deploy", Role.ADMIN, "web")
+    assert not sessions.peek_login_link(connection, token)
+    assert sessions.consume_login_link(connection, token) is None
 
 
 def test_of_many_who_use_a_login_link_at_once_one_comes_in(database: str, connection: Connection) -> None:
-    token = users.create_login_link(connection, "deploy")
+    token = sessions.create_login_link(connection, "deploy")
 
     def consume(_: int) -> bool:
         with db.connect(database, name="link") as own:
-            return users.consume_login_link(own, token) is not None
+            return sessions.consume_login_link(own, token) is not None
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(consume, range(16))) == 1
 
 
 def test_a_login_link_is_worth_nothing_after_a_quarter_of_an_hour(connection: Connection) -> None:
-    token = users.create_login_link(connection, "deploy")
+    token = sessions.create_login_link(connection, "deploy")
     connection.execute("UPDATE wakeboard.login_links SET expires_at = expires_at - interval '15 minutes'")
-    assert users.consume_login_link(connection, token) is None
+    assert sessions.consume_login_link(connection, token) is None
 
 
 def test_a_token_acts_with_its_role_until_it_is_revoked(connection: Connection) -> None:
-    token = users.create_token(connection, terminal_actor(), "ci", Role.OPERATOR)
+    token = tokens.create_token(connection, terminal_actor(), "ci", Role.OPERATOR)
     assert token.startswith("wb_")
-    assert users.authenticate_token(connection, token) == Actor("token:ci", Role.OPERATOR, "api")
-    assert users.revoke_token(connection, terminal_actor(), "ci")
-    assert users.authenticate_token(connection, token) is None
-    assert not users.revoke_token(connection, terminal_actor(), "ci")
+    assert tokens.authenticate_token(connection, token) == Actor("token:ci", Role.OPERATOR, "api")
+    assert tokens.revoke_token(connection, terminal_actor(), "ci")
+    assert tokens.authenticate_token(connection, token) is None
+    assert not tokens.revoke_token(connection, terminal_actor(), "ci")
 
 
 def test_a_token_ends_after_its_days(connection: Connection) -> None:
-    token = users.create_token(connection, terminal_actor(), "ci", Role.VIEWER, days=7)
-    assert users.authenticate_token(connection, token)
+    token = tokens.create_token(connection, terminal_actor(), "ci", Role.VIEWER, days=7)
+    assert tokens.authenticate_token(connection, token)
     connection.execute("UPDATE wakeboard.tokens SET expires_at = expires_at - interval '7 days'")
-    assert users.authenticate_token(connection, token) is None
+    assert tokens.authenticate_token(connection, token) is None
 
 
 def test_what_the_database_keeps_of_a_token_cannot_be_used(connection: Connection) -> None:
-    token = users.create_token(connection, terminal_actor(), "ci", Role.VIEWER)
+    token = tokens.create_token(connection, terminal_actor(), "ci", Role.VIEWER)
     (kept,) = rows(connection, "tokens")
     assert token not in str(kept)
-    assert users.authenticate_token(connection, kept["token_hash"]) is None
-    assert users.authenticate_token(connection, "wb_" + kept["token_hash"]) is None
-    assert "token_hash" not in users.list_tokens(connection)[0]
+    assert tokens.authenticate_token(connection, kept["token_hash"]) is None
+    assert tokens.authenticate_token(connection, "wb_" + kept["token_hash"]) is None
+    assert "token_hash" not in tokens.list_tokens(connection)[0]
 
 
 @pytest.mark.parametrize("name", ["", "two words", "a\nb", "x" * 101])
 def test_a_user_name_without_sense_is_refused(connection: Connection, name: str) -> None:
-    with pytest.raises(users.AccountError):
+    with pytest.raises(AccountError):
         users.create_user(connection, terminal_actor(), name, Role.VIEWER, PASSWORD)
 
 
 def test_a_name_is_taken_once(connection: Connection, alice: int) -> None:
-    with pytest.raises(users.AccountError, match="already"):
+    with pytest.raises(AccountError, match="already"):
         users.create_user(connection, terminal_actor(), "alice", Role.ADMIN, PASSWORD)
-    users.create_token(connection, terminal_actor(), "ci", Role.VIEWER)
-    with pytest.raises(users.AccountError, match="already"):
-        users.create_token(connection, terminal_actor(), "ci", Role.VIEWER)
+    tokens.create_token(connection, terminal_actor(), "ci", Role.VIEWER)
+    with pytest.raises(AccountError, match="already"):
+        tokens.create_token(connection, terminal_actor(), "ci", Role.VIEWER)
 
 
 def test_who_is_no_admin_changes_nobody_and_the_try_is_audited(connection: Connection, alice: int) -> None:
@@ -313,9 +314,9 @@ def test_who_is_no_admin_changes_nobody_and_the_try_is_audited(connection: Conne
         lambda: users.set_password(connection, SOMEBODY, "alice", "another long sentence"),
         lambda: users.set_role(connection, SOMEBODY, "alice", Role.ADMIN),
         lambda: users.disable_user(connection, SOMEBODY, "alice"),
-        lambda: users.create_token(connection, SOMEBODY, "mine", Role.ADMIN),
+        lambda: tokens.create_token(connection, SOMEBODY, "mine", Role.ADMIN),
     ):
-        with pytest.raises(users.AccountError, match="takes the role admin"):
+        with pytest.raises(AccountError, match="takes the role admin"):
             change()
     assert [user["name"] for user in users.list_users(connection)] == ["alice"]
     assert len(rows(connection, "audit_log", "actor = 'victor' AND result = 'denied'")) == 5
@@ -326,9 +327,9 @@ def test_every_change_is_audited_and_no_secret_is(connection: Connection, alice:
     users.set_role(connection, me, "alice", Role.ADMIN)
     users.set_password(connection, me, "alice", "another long sentence")
     users.disable_user(connection, me, "alice")
-    token = users.create_token(connection, me, "ci", Role.VIEWER)
-    users.revoke_token(connection, me, "ci")
-    link = users.create_login_link(connection, "deploy")
+    token = tokens.create_token(connection, me, "ci", Role.VIEWER)
+    tokens.revoke_token(connection, me, "ci")
+    link = sessions.create_login_link(connection, "deploy")
     audit = rows(connection, "audit_log", order="id")
     assert [(row["action"], row["target_id"]) for row in audit] == [
         *[("user.change", "alice")] * 4,

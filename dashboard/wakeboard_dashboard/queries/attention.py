@@ -202,4 +202,4 @@ def failures_rise(connection: Connection) -> Finding:
     # The same connection, so the same transaction: one moment for the whole page.
     own = connection.connection.driver_connection
     assert isinstance(own, psycopg.Connection)
-    return checks.ask(own, RISING, KINDS[RISING].values(given or {}))
+    return checks.check_rule(own, RISING, KINDS[RISING].values(given or {}))

@@ -24,7 +24,7 @@ SELECT current_setting('server_version') AS version, pg_postmaster_start_time() 
     CASE WHEN pg_is_in_recovery()
         THEN extract(epoch FROM now() - pg_last_xact_replay_timestamp())::float8 END AS behind_seconds,
     (SELECT version_num FROM wakeboard.alembic_version) AS revision,
-    (SELECT numbers ->> 'lacks' FROM wakeboard.loops
+    (SELECT numbers ->> 'missing_privilege' FROM wakeboard.loops
         WHERE process_id = '{state.PROCESS_ID}' AND name = '{state.NAME}') AS unrebuilt
 """
 # A role without pg_monitor sees that there are standbys, and not how they fare.

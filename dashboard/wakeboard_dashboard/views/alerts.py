@@ -87,10 +87,10 @@ def _settings() -> Settings:
 
 def _channels() -> dict[str, str]:
     """Return where messages go, by channel; viewers learn that there is one, not its address."""
-    described = Channels(_settings()).described()
+    targets = Channels(_settings()).targets()
     if g.actor.role.covers(Role.OPERATOR):
-        return described
-    return dict.fromkeys(described, "configured")
+        return targets
+    return dict.fromkeys(targets, "configured")
 
 
 def _switch() -> Json:
@@ -170,7 +170,7 @@ def _edit(connection: psycopg.Connection, actor: Actor, reason: str | None, rule
 
 def _test(connection: psycopg.Connection, actor: Actor, reason: str | None, rule_id: int) -> Answer:
     channel = request.args.get("channel") or body().get("channel") or None
-    return test_message.test(connection, _settings(), rule_id, actor, reason, channel=channel)
+    return test_message.send_test(connection, _settings(), rule_id, actor, reason, channel=channel)
 
 
 def _rule(rule_id: int) -> RowMapping:

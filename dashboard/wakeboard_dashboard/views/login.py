@@ -5,9 +5,10 @@ A GET changes nothing: the link shows a button, its POST consumes the token.
 
 from __future__ import annotations
 
+import psycopg
 from flask import Blueprint, Response, abort, current_app, g, redirect, render_template, request
 
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, throttle, users
 from wakeboard.database import audit
 from wakeboard.database.audit import Actor
 from wakeboard_dashboard.web import anonymous_throttle, form_return
@@ -27,7 +28,7 @@ def ask() -> str | Response:
     token = request.args.get("token")
     if token:
         with writing() as connection:
-            good = users.peek_login_link(connection, token)
+            good = sessions.peek_login_link(connection, token)
         return _form(token=token) if good else _form(says=SPENT)
     actor = identify()
     if actor is not None:
@@ -44,7 +45,7 @@ def enter() -> Response | tuple[str, int] | tuple[str, int, dict[str, str]]:
 
 def _by_link(token: str) -> Response | tuple[str, int]:
     with writing() as connection:
-        actor = users.consume_login_link(connection, token)
+        actor = sessions.consume_login_link(connection, token)
         if actor is None:
             if anonymous_throttle.are_told():
                 _note(connection, "link", "login.link", "denied")
@@ -59,7 +60,7 @@ def _by_password() -> Response | tuple[str, int] | tuple[str, int, dict[str, str
     with writing() as connection:
         try:
             actor = users.check_password(connection, name, password, request.remote_addr)
-        except users.TooManyAttempts as wait:
+        except throttle.TooManyAttempts as wait:
             seconds = max(1, round(wait.seconds))
             says = f"Too many tries for this name or from this address. Try again in {seconds} s."
             return _form(says=says, name=name), 429, {"Retry-After": str(seconds)}
@@ -70,14 +71,14 @@ def _by_password() -> Response | tuple[str, int] | tuple[str, int, dict[str, str
         return _open(connection, actor, row[0] if row else None)
 
 
-def _open(connection: users.Connection, actor: Actor, user_id: int | None = None) -> Response:
+def _open(connection: psycopg.Connection, actor: Actor, user_id: int | None = None) -> Response:
     """Start a session for ``actor``, end the one the browser had, and go where they wanted to."""
     old = request.cookies.get(cookie_name(connection))
     if old:
-        users.close_session(connection, old)
+        sessions.close_session(connection, old)
     seconds = current_app.config["SETTINGS"].session_seconds
     with audit.audited_transaction(connection):
-        cookie = users.open_session(
+        cookie = sessions.open_session(
             connection, actor.name, actor.role, user_id=user_id, ip=request.remote_addr, seconds=seconds
         )
         here = Actor(actor.name, actor.role, "web", request.remote_addr, g.request_id)
@@ -109,10 +110,10 @@ def leave() -> Response:
     return response
 
 
-def _end(connection: users.Connection, cookie: str, *, everywhere: bool) -> None:
+def _end(connection: psycopg.Connection, cookie: str, *, everywhere: bool) -> None:
     """End the sessions and note whose they were: a token may have been sent along with the cookie."""
     actor: Actor = g.actor
-    ended = (users.close_everywhere if everywhere else users.close_session)(connection, cookie)
+    ended = (sessions.close_everywhere if everywhere else sessions.close_session)(connection, cookie)
     action, after = ("logout.everywhere", {"sessions_ended": len(ended)}) if everywhere else ("logout", None)
     audit.record(connection, actor, action, "session", ended[0] if ended else actor.name, after=after)
 
@@ -123,7 +124,7 @@ def ask_to_leave() -> str:
     return render_template("logout.html")
 
 
-def _note(connection: users.Connection, name: str, action: str, result: str) -> None:
+def _note(connection: psycopg.Connection, name: str, action: str, result: str) -> None:
     actor = Actor(name or "anonymous", audit.NOBODY.role, "web", request.remote_addr, g.request_id)
     audit.record(connection, actor, action, "session", name, result=result)
 

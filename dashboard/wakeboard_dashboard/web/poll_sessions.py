@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, replace
 from time import monotonic
 
-from wakeboard.accounts.sessions import hash_of, still_good
+from wakeboard.accounts.sessions import hash_secret, live_roles
 from wakeboard.database.audit import Actor
 from wakeboard_dashboard.web.connection import writing
 
@@ -38,14 +38,14 @@ class PollSessions:
         """Remember that ``cookie`` was found to be the session of ``actor`` just now."""
         now = monotonic()
         if len(self._sessions) < MOST_SESSIONS:
-            self._sessions[hash_of(cookie)] = _Session(actor, now, now)
+            self._sessions[hash_secret(cookie)] = _Session(actor, now, now)
 
     def find(self, cookie: str) -> Actor | None:
         """Return who polls with ``cookie``; None where that is not known and must be looked up.
 
         Raises DatabaseError when the check finds no database.
         """
-        known = self._sessions.get(hash_of(cookie))
+        known = self._sessions.get(hash_secret(cookie))
         if known is None:
             return None
         known.polled_at = now = monotonic()
@@ -56,7 +56,7 @@ class PollSessions:
                 self._check()
             finally:
                 self._checking.release()
-            known = self._sessions.get(hash_of(cookie))
+            known = self._sessions.get(hash_secret(cookie))
             return known.actor if known else None
         return known.actor if now - known.checked_at < LATE_SECONDS else None
 
@@ -66,7 +66,7 @@ class PollSessions:
         sessions = dict(self._sessions)
         polling = [each for each, session in sessions.items() if now - session.polled_at < FORGET_SECONDS]
         with writing() as connection:
-            roles = still_good(connection, polling, self._idle_seconds)
+            roles = live_roles(connection, polling, self._idle_seconds)
         for each, session in sessions.items():
             if each in roles:
                 session.actor, session.checked_at = replace(session.actor, role=roles[each]), now

@@ -13,10 +13,11 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import quote, urlencode
 
+import psycopg
 from flask import Flask, Response, abort, current_app, g, redirect, render_template, request
 from werkzeug.exceptions import Forbidden, NotFound, Unauthorized
 
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, tokens, users
 from wakeboard.core.states import Role, Verb
 from wakeboard.database import audit
 from wakeboard.database.audit import NOBODY, Actor
@@ -153,7 +154,7 @@ def identify() -> Actor | None:
         return _here(known)
     with writing() as connection:
         if authorization is not None and authorization.type == "bearer":
-            found = users.authenticate_token(connection, authorization.token or "")
+            found = tokens.authenticate_token(connection, authorization.token or "")
         else:
             found = _by_cookie(connection, request.cookies.get(cookie_name(connection)))
     return _here(found) if found else None
@@ -175,11 +176,11 @@ def _poll_sessions() -> PollSessions:
     return found
 
 
-def _by_cookie(connection: users.Connection, cookie: str | None) -> Actor | None:
+def _by_cookie(connection: psycopg.Connection, cookie: str | None) -> Actor | None:
     if not cookie:
         return None
     idle_seconds = current_app.config["SETTINGS"].session_idle_seconds
-    found = users.authenticate_session(connection, cookie, touch=not is_poll(), idle_seconds=idle_seconds)
+    found = sessions.authenticate_session(connection, cookie, touch=not is_poll(), idle_seconds=idle_seconds)
     if found is not None:
         g.session_cookie = cookie
         if is_poll():

@@ -1,1 +1,1 @@
-"""Who may act: users, passwords, sessions, tokens and login links."""
+"""Users, passwords, sessions, API tokens and login links."""

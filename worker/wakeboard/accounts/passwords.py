@@ -1,4 +1,4 @@
-"""Passwords: what is accepted as one, and its hash. Knows no database."""
+"""Checks passwords and hashes them. Knows no database."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from werkzeug.security import check_password_hash, generate_password_hash
 METHOD = "scrypt:32768:8:3"
 SHORTEST = 12
 LONGEST = 128
-# A hash that no password has: checking against it takes as long as checking a real one.
-NOBODY = f"{METHOD}$0000000000000000${'0' * 128}"
-# What is left of the commonest long passwords once digits and signs are taken off both ends.
+# No password has this hash. Checking against it takes as long as checking a real one.
+DUMMY_HASH = f"{METHOD}$0000000000000000${'0' * 128}"
+# The commonest long passwords without the digits and signs at both ends.
 _COMMON = """
     password passwords passw0rd passwort motdepasse contrasena letmein letmeinnow iloveyou iloveyouforever
     welcome welcomehome administrator admin adminadmin administration superuser rootroot changeme
@@ -26,8 +26,8 @@ _COMMON = """
 COMMON = frozenset(_COMMON.split())
 
 
-def complaint(password: str, name: str) -> str | None:
-    """Return a sentence saying why ``password`` is refused for the account ``name``, None when it is good."""
+def find_weakness(password: str, name: str) -> str | None:
+    """Return a sentence that says why the account ``name`` may not have ``password``, None when it may."""
     if not SHORTEST <= len(password) <= LONGEST:
         return (
             f"A password has {SHORTEST} to {LONGEST} characters; this one has {len(password)}. "
@@ -44,17 +44,17 @@ def complaint(password: str, name: str) -> str | None:
     return None
 
 
-def hash_of(password: str) -> str:
+def hash_password(password: str) -> str:
     """Return the salted scrypt hash of ``password`` (about a third of a second)."""
-    return generate_password_hash(_normal(password), METHOD)
+    return generate_password_hash(_normalize(password), METHOD)
 
 
-def fits(password: str, password_hash: str | None) -> bool:
-    """Tell whether ``password`` belongs to ``password_hash``; None (no such account) takes as long."""
-    fitting = check_password_hash(password_hash or NOBODY, _normal(password[: LONGEST + 1]))
-    return fitting and password_hash is not None
+def is_password_of(password_hash: str | None, password: str) -> bool:
+    """Return whether ``password`` has ``password_hash``; None (no such account) takes as long."""
+    is_match = check_password_hash(password_hash or DUMMY_HASH, _normalize(password[: LONGEST + 1]))
+    return is_match and password_hash is not None
 
 
-def _normal(password: str) -> str:
-    """Return one spelling of what different keyboards send for the same characters."""
+def _normalize(password: str) -> str:
+    """Return one spelling for the same characters from different keyboards."""
     return unicodedata.normalize("NFKC", password)

@@ -1,23 +1,19 @@
-"""Browser sessions and one-time login links: who is signed in, and until when.
+"""Browser sessions and one-time login links.
 
-The browser holds a random text, the table only its hash; roles are read from the table at every request.
-The database's clock decides what has expired. How long a session lasts is a setting; here are its defaults.
+The browser holds a random text, the table only its hash. Roles are read from the table at every request. The
+database's clock decides what has expired. The life of a session is a setting; here are its defaults.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
 from hashlib import sha256
-from typing import Any
 
-import psycopg
+from psycopg import Connection
 
 from wakeboard.core.states import Role
 from wakeboard.core.time.clock_skew import is_ahead, is_since
 from wakeboard.database.audit import Actor, audited_transaction, record, terminal_actor
-
-Connection = psycopg.Connection[Any]
 
 SESSION_SECONDS = 12 * 3600
 IDLE_SECONDS = 30 * 60
@@ -27,7 +23,7 @@ OPEN = """
 INSERT INTO wakeboard.sessions (id_hash, user_id, actor, role, ip, expires_at)
 VALUES (%s, %s, %s, %s, %s, now() + make_interval(secs => %s))
 """
-# One that was used ahead of the clock has been idle for nobody knows how long: its person signs in again.
+# Nobody knows how long a session has been idle that was used ahead of the clock: its owner signs in again.
 _IS_USED = f"(s.expires_at > now() AND {is_since('s.seen_at', '%(idle)s')})"
 _ALIVE = f"s.id_hash = %(hash)s AND {_IS_USED}"
 FIND = f"""
@@ -35,22 +31,22 @@ SELECT s.actor, coalesce(u.role, s.role), s.ip, s.seen_at < now() - interval '20
 FROM wakeboard.sessions AS s LEFT JOIN wakeboard.users AS u ON u.id = s.user_id
 WHERE {_ALIVE} AND (s.user_id IS NULL OR u.disabled_at IS NULL)
 """
-GOOD = f"""
+LIVE = f"""
 SELECT s.id_hash, coalesce(u.role, s.role)
 FROM wakeboard.sessions AS s LEFT JOIN wakeboard.users AS u ON u.id = s.user_id
 WHERE s.id_hash = ANY (%(hashes)s) AND {_IS_USED} AND (s.user_id IS NULL OR u.disabled_at IS NULL)
 """
 TOUCH = f"UPDATE wakeboard.sessions AS s SET seen_at = now() WHERE {_ALIVE}"
-# Who was idle for too long is what each dashboard's own setting says.
-TIDY_SESSIONS = f"DELETE FROM wakeboard.sessions WHERE expires_at < now() OR {is_ahead('seen_at')}"
-HERE = "DELETE FROM wakeboard.sessions WHERE id_hash = %s RETURNING actor"
-EVERYWHERE = """
+# Idle sessions stay: each dashboard has its own setting for them.
+REMOVE_EXPIRED_SESSIONS = f"DELETE FROM wakeboard.sessions WHERE expires_at < now() OR {is_ahead('seen_at')}"
+CLOSE = "DELETE FROM wakeboard.sessions WHERE id_hash = %s RETURNING actor"
+CLOSE_ALL_OF_ACTOR = """
 DELETE FROM wakeboard.sessions
 WHERE actor = (SELECT mine.actor FROM wakeboard.sessions AS mine WHERE mine.id_hash = %s)
 RETURNING actor
 """
 _IS_USABLE = f"used_at IS NULL AND expires_at > now() AND NOT {is_ahead('expires_at', LINK_SECONDS)}"
-TIDY_LINKS = f"""
+REMOVE_EXPIRED_LINKS = f"""
 DELETE FROM wakeboard.login_links
 WHERE expires_at < now() - interval '1 day' OR {is_ahead("expires_at", LINK_SECONDS)}
 """
@@ -58,15 +54,15 @@ NEW_LINK = """
 INSERT INTO wakeboard.login_links (token_hash, actor, expires_at)
 VALUES (%s, %s, now() + make_interval(secs => %s))
 """
-PEEK = f"SELECT 1 FROM wakeboard.login_links WHERE token_hash = %s AND {_IS_USABLE}"
-CONSUME = f"""
+FIND_LINK = f"SELECT 1 FROM wakeboard.login_links WHERE token_hash = %s AND {_IS_USABLE}"
+USE_LINK = f"""
 UPDATE wakeboard.login_links SET used_at = now()
 WHERE token_hash = %s AND {_IS_USABLE} RETURNING actor
 """
 
 
-def hash_of(secret: str) -> str:
-    """Return what the tables keep of a random secret (256 bits need no salt and no slow hash)."""
+def hash_secret(secret: str) -> str:
+    """Return the hash of a random secret that the tables hold (256 bits need no salt and no slow hash)."""
     return sha256(secret.encode("utf-8", "surrogatepass")).hexdigest()
 
 
@@ -78,21 +74,21 @@ def open_session(
     ip: str | None = None,
     seconds: float = SESSION_SECONDS,
 ) -> str:
-    """Return the cookie of a new session of ``seconds``; with ``user_id`` its role is that user's, always."""
+    """Return the cookie of a new session of ``seconds``; with ``user_id`` it always has that user's role."""
     cookie = secrets.token_urlsafe(32)
-    connection.execute(TIDY_SESSIONS)
-    connection.execute(OPEN, (hash_of(cookie), user_id, actor_name, role.value, ip, seconds))
+    connection.execute(REMOVE_EXPIRED_SESSIONS)
+    connection.execute(OPEN, (hash_secret(cookie), user_id, actor_name, role.value, ip, seconds))
     return cookie
 
 
 def authenticate_session(
     connection: Connection, cookie: str, *, touch: bool = True, idle_seconds: float = IDLE_SECONDS
 ) -> Actor | None:
-    """Return who holds ``cookie``, None when it is unknown, ended, idle for too long, or its user disabled.
+    """Return the owner of ``cookie``, None when it is unknown, ended or idle too long, or its user disabled.
 
-    ``touch`` is False for what a page asks by itself: only a person keeps a session alive.
+    ``touch`` is False for requests that a page makes by itself: only a person keeps a session alive.
     """
-    values = {"hash": hash_of(cookie), "idle": idle_seconds}
+    values = {"hash": hash_secret(cookie), "idle": idle_seconds}
     row = connection.execute(FIND.encode(), values).fetchone()
     if row is None:
         return None
@@ -102,26 +98,22 @@ def authenticate_session(
     return Actor(name, Role(role), "web", ip)
 
 
-def still_good(
+def live_roles(
     connection: Connection, hashes: list[str], idle_seconds: float = IDLE_SECONDS
 ) -> dict[str, Role]:
-    """Return the roles of those sessions among ``hashes`` that are signed in; keeps none of them alive."""
-    rows = connection.execute(GOOD, {"hashes": hashes, "idle": idle_seconds}).fetchall()
-    return {each: Role(role) for each, role in rows}
+    """Return the role by hash of those sessions among ``hashes`` that are signed in; touches none of them."""
+    rows = connection.execute(LIVE, {"hashes": hashes, "idle": idle_seconds})
+    return {id_hash: Role(role) for id_hash, role in rows}
 
 
 def close_session(connection: Connection, cookie: str) -> list[str]:
-    """End the session of ``cookie``; return whose it was, nothing when there was none."""
-    return _names(connection.execute(HERE, (hash_of(cookie),)).fetchall())
+    """End the session of ``cookie``; return the name of its owner, nothing when there was none."""
+    return [name for (name,) in connection.execute(CLOSE, (hash_secret(cookie),))]
 
 
 def close_everywhere(connection: Connection, cookie: str) -> list[str]:
-    """End every session of whoever holds ``cookie``; return whose each was, one name for each."""
-    return _names(connection.execute(EVERYWHERE, (hash_of(cookie),)).fetchall())
-
-
-def _names(rows: Sequence[tuple[Any, ...]]) -> list[str]:
-    return [row[0] for row in rows]
+    """End every session of the owner of ``cookie``; return the owner's name, once for each session."""
+    return [name for (name,) in connection.execute(CLOSE_ALL_OF_ACTOR, (hash_secret(cookie),))]
 
 
 def close_sessions_of(connection: Connection, user: str) -> int:
@@ -135,15 +127,15 @@ def create_login_link(connection: Connection, os_user: str) -> str:
     """Return the token of a login link for ``os_user``: single use, 15 minutes, the role admin."""
     token = secrets.token_urlsafe(32)
     with audited_transaction(connection):
-        connection.execute(TIDY_LINKS)
-        connection.execute(NEW_LINK, (hash_of(token), f"link:{os_user}", LINK_SECONDS))
+        connection.execute(REMOVE_EXPIRED_LINKS)
+        connection.execute(NEW_LINK, (hash_secret(token), f"link:{os_user}", LINK_SECONDS))
         record(connection, terminal_actor(), "login.link", "session", f"link:{os_user}")
     return token
 
 
 def peek_login_link(connection: Connection, token: str) -> bool:
-    """Tell whether ``token`` could be consumed now; changes nothing."""
-    return connection.execute(PEEK, (hash_of(token),)).fetchone() is not None
+    """Return whether ``token`` could be consumed now; changes nothing."""
+    return connection.execute(FIND_LINK, (hash_secret(token),)).fetchone() is not None
 
 
 def consume_login_link(connection: Connection, token: str) -> Actor | None:
@@ -151,5 +143,5 @@ def consume_login_link(connection: Connection, token: str) -> Actor | None:
 
     The caller opens the session and writes the audit row.
     """
-    row = connection.execute(CONSUME, (hash_of(token),)).fetchone()
+    row = connection.execute(USE_LINK, (hash_secret(token),)).fetchone()
     return Actor(row[0], Role.ADMIN, "web") if row else None

@@ -1,21 +1,17 @@
-"""Slows down guessing of passwords, per account and per address; nobody is locked out for good.
+"""Slows down the guessing of passwords, per account and per address; nobody is locked out for good.
 
-An attempt is counted before the password is looked at and taken back when it was right, so attempts
-sent all at once gain nothing.
+An attempt is counted before its password is checked, and taken back when the password was right. So many
+attempts at the same moment gain nothing.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-import psycopg
+from psycopg import Connection
 
 from wakeboard.core.time.clock_skew import is_ahead
 
-Connection = psycopg.Connection[Any]
-
-# Attempts that fail before the first wait. Many people share an address, so it has more.
-FREE = {"user": 10, "ip": 30}
+# Failed attempts before the first wait. Many people share an address, so it has more.
+FREE_ATTEMPTS = {"user": 10, "ip": 30}
 FIRST_WAIT_SECONDS = 60
 LONGEST_WAIT_SECONDS = 900
 
@@ -31,14 +27,14 @@ ON CONFLICT (subject) DO UPDATE SET last_failed_at = now(), failures =
 WHERE f.last_failed_at + {_WAIT} <= now() OR {is_ahead("f.last_failed_at")}
 RETURNING f.failures
 """
-LEFT = f"""
+SECONDS_LEFT = f"""
 SELECT extract(epoch FROM f.last_failed_at + {_WAIT} - now())::float8
 FROM wakeboard.login_failures AS f WHERE f.subject = %(subject)s
 """
-FORGET_ACCOUNT = "DELETE FROM wakeboard.login_failures WHERE subject = %s"
+REMOVE_ACCOUNT = "DELETE FROM wakeboard.login_failures WHERE subject = %s"
 TAKE_BACK = "UPDATE wakeboard.login_failures SET failures = failures - 1 WHERE subject = %s AND failures > 0"
-# Names that were only guessed must not pile up.
-TIDY = """
+# Guessed names must not pile up.
+REMOVE_OLD = """
 DELETE FROM wakeboard.login_failures WHERE subject IN (
     SELECT subject FROM wakeboard.login_failures WHERE last_failed_at < now() - interval '1 day'
     LIMIT 100 FOR UPDATE SKIP LOCKED)
@@ -53,9 +49,9 @@ class TooManyAttempts(Exception):
         super().__init__(f"Too many wrong passwords. Try again in {round(self.seconds)} s.")
 
 
-def count(connection: Connection, name: str, ip: str | None) -> None:
+def count_attempt(connection: Connection, name: str, ip: str | None) -> None:
     """Count an attempt for the account ``name`` from the address ``ip``. Raises TooManyAttempts."""
-    connection.execute(TIDY)
+    connection.execute(REMOVE_OLD)
     with connection.transaction():
         for kind, value in (("user", name), ("ip", ip)):
             if value is not None:
@@ -65,17 +61,17 @@ def count(connection: Connection, name: str, ip: str | None) -> None:
 def _count(connection: Connection, kind: str, value: str) -> None:
     values = {
         "subject": f"{kind}:{value}",
-        "free": FREE[kind],
+        "free": FREE_ATTEMPTS[kind],
         "first": FIRST_WAIT_SECONDS,
         "longest": LONGEST_WAIT_SECONDS,
     }
     if connection.execute(COUNT.encode(), values).fetchone() is None:
-        row = connection.execute(LEFT.encode(), values).fetchone()
+        row = connection.execute(SECONDS_LEFT.encode(), values).fetchone()
         raise TooManyAttempts(row[0] if row else 1)
 
 
-def succeeded(connection: Connection, name: str, ip: str | None) -> None:
-    """Forget the account's failures, and take this attempt off the address: it was the right password."""
-    connection.execute(FORGET_ACCOUNT, (f"user:{name}",))
+def record_success(connection: Connection, name: str, ip: str | None) -> None:
+    """Forget the account's failures and take back this attempt of the address: the password was right."""
+    connection.execute(REMOVE_ACCOUNT, (f"user:{name}",))
     if ip is not None:
         connection.execute(TAKE_BACK, (f"ip:{ip}",))

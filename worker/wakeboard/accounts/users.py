@@ -1,54 +1,33 @@
-"""People: accounts, their passwords and roles. The front door to sessions, login links and tokens as well.
+"""Accounts of people, their passwords and roles.
 
-psycopg alone, on a connection that commits by itself or inside the caller's transaction. Every change is
-audited in the transaction that makes it; no password, cookie or token is ever stored as it was typed.
+Every function works on an autocommit connection or inside the caller's transaction. Every change is audited
+in the transaction that makes it. Of passwords, cookies and tokens only hashes are stored.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Any
 
-import psycopg
+from psycopg import Connection
 from psycopg.rows import dict_row
 
 from wakeboard.accounts import passwords, throttle
-from wakeboard.accounts.sessions import (
-    IDLE_SECONDS,
-    authenticate_session,
-    close_everywhere,
-    close_session,
-    close_sessions_of,
-    consume_login_link,
-    create_login_link,
-    open_session,
-    peek_login_link,
-)
-from wakeboard.accounts.throttle import TooManyAttempts
-from wakeboard.accounts.tokens import (
-    authenticate_token,
-    create_token,
-    list_tokens,
-    revoke_token,
-    unknown_types,
-)
+from wakeboard.accounts.sessions import IDLE_SECONDS, close_sessions_of
 from wakeboard.core.states import Role
 from wakeboard.core.time.clock_skew import is_since
 from wakeboard.database.audit import Actor, audited_transaction, record
 from wakeboard.queue.permission import AccountError, require
 
-Connection = psycopg.Connection[Any]
-
-# What the audit log calls those who are no people.
+# Names that the audit log uses for actors that are no people.
 RESERVED = re.compile(r"(?:engine|anonymous)\Z|(?:cli|link|token):")
 CREATE = """
 INSERT INTO wakeboard.users (name, role, password_hash) VALUES (%s, %s, %s)
 ON CONFLICT (name) DO NOTHING RETURNING id
 """
-PASSWORD = """
+SET_PASSWORD = """
 UPDATE wakeboard.users SET password_hash = %s, password_changed_at = now() WHERE name = %s RETURNING id
 """
-ROLE = "UPDATE wakeboard.users SET role = %s WHERE name = %s"
+SET_ROLE = "UPDATE wakeboard.users SET role = %s WHERE name = %s"
 DISABLE = (
     "UPDATE wakeboard.users SET disabled_at = now() WHERE name = %s AND disabled_at IS NULL RETURNING id"
 )
@@ -74,24 +53,24 @@ def create_user(connection: Connection, actor: Actor, name: str, role: Role, pas
             f"The name '{name}' is not allowed: the audit log calls others so, who are no people. Not "
             "allowed are engine, anonymous, and what begins with cli:, link: or token:."
         )
-    password_hash = _hash(password, name)
+    password_hash = _check_and_hash(password, name)
     with audited_transaction(connection):
-        made = connection.execute(CREATE, (name, role.value, password_hash)).fetchone()
-        if made is None:
+        row = connection.execute(CREATE, (name, role.value, password_hash)).fetchone()
+        if row is None:
             raise AccountError(
                 f"There is a user '{name}' already. To change the password: user passwd {name}"
             )
         record(connection, actor, "user.change", "user", name, after={"change": "create", "role": role.value})
-    return int(made[0])
+    return int(row[0])
 
 
 def set_password(connection: Connection, actor: Actor, name: str, password: str) -> None:
     """Give ``name`` a new password and end every session of theirs. Raises AccountError."""
     require(connection, actor, "user.change", "user", name)
     _require_user(connection, name)
-    password_hash = _hash(password, name)
+    password_hash = _check_and_hash(password, name)
     with audited_transaction(connection):
-        connection.execute(PASSWORD, (password_hash, name))
+        connection.execute(SET_PASSWORD, (password_hash, name))
         ended = close_sessions_of(connection, name)
         after = {"change": "password", "sessions_ended": ended}
         record(connection, actor, "user.change", "user", name, after=after)
@@ -104,7 +83,7 @@ def set_role(connection: Connection, actor: Actor, name: str, role: Role) -> boo
         before = _require_user(connection, name)
         if before == role:
             return False
-        connection.execute(ROLE, (role.value, name))
+        connection.execute(SET_ROLE, (role.value, name))
         record(connection, actor, "user.change", "user", name, before={"role": before}, after={"role": role})
     return True
 
@@ -130,27 +109,27 @@ def _switch(connection: Connection, actor: Actor, name: str, statement: str, cha
     return changed
 
 
-def list_users(connection: Connection, idle_seconds: float = IDLE_SECONDS) -> list[dict[str, Any]]:
+def list_users(connection: Connection, idle_seconds: float = IDLE_SECONDS) -> list[dict[str, object]]:
     """Return every account: name, role, created_at, disabled_at, password_changed_at, open sessions."""
     with connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(LIST, (idle_seconds,)).fetchall()
 
 
 def check_password(connection: Connection, name: str, password: str, ip: str | None) -> Actor | None:
-    """Return the actor of an enabled account whose password fits, else None; all take the same time.
+    """Return the actor of an enabled account with this password, else None; both take the same time.
 
     Raises TooManyAttempts, for an account that exists and for one that does not alike.
     """
     if not 1 <= len(name) <= 100 or "\0" in name:
-        throttle.count(connection, "", ip)
-        passwords.fits(password, None)
+        throttle.count_attempt(connection, "", ip)
+        passwords.is_password_of(None, password)
         return None
-    throttle.count(connection, name, ip)
-    found = "SELECT password_hash, role FROM wakeboard.users WHERE name = %s AND disabled_at IS NULL"
-    row = connection.execute(found, (name,)).fetchone()
-    if not passwords.fits(password, row[0] if row else None) or row is None:
+    throttle.count_attempt(connection, name, ip)
+    statement = "SELECT password_hash, role FROM wakeboard.users WHERE name = %s AND disabled_at IS NULL"
+    row = connection.execute(statement, (name,)).fetchone()
+    if not passwords.is_password_of(row[0] if row else None, password) or row is None:
         return None
-    throttle.succeeded(connection, name, ip)
+    throttle.record_success(connection, name, ip)
     return Actor(name, Role(row[1]), "web", ip)
 
 
@@ -162,11 +141,10 @@ def install_id(connection: Connection) -> str:
     return str(row[0])
 
 
-def _hash(password: str, name: str) -> str:
-    complaint = passwords.complaint(password, name)
-    if complaint:
-        raise AccountError(complaint)
-    return passwords.hash_of(password)
+def _check_and_hash(password: str, name: str) -> str:
+    if weakness := passwords.find_weakness(password, name):
+        raise AccountError(weakness)
+    return passwords.hash_password(password)
 
 
 def _require_user(connection: Connection, name: str) -> str:
@@ -177,32 +155,3 @@ def _require_user(connection: Connection, name: str) -> str:
     if row is None:
         raise AccountError(f"There is no user '{name}'. See: wakeboard user list")
     return str(row[0])
-
-
-__all__ = [
-    "AccountError",
-    "Actor",
-    "Connection",
-    "TooManyAttempts",
-    "authenticate_session",
-    "authenticate_token",
-    "check_password",
-    "close_everywhere",
-    "close_session",
-    "close_sessions_of",
-    "consume_login_link",
-    "create_login_link",
-    "create_token",
-    "create_user",
-    "disable_user",
-    "enable_user",
-    "install_id",
-    "list_tokens",
-    "list_users",
-    "open_session",
-    "peek_login_link",
-    "revoke_token",
-    "set_password",
-    "set_role",
-    "unknown_types",
-]

@@ -1,6 +1,7 @@
-"""Telling people, without anybody else's monitoring: what is asked, when it is told, how it is sent.
+"""Alerts without anybody else's monitoring: rules, their evaluation, messages and channels.
 
-``kinds`` says what may be watched, ``questions`` asks the tables, ``judge`` decides (pure), ``watch`` writes
-state and messages in one transaction, ``messages`` finds the words, ``channels`` sends, ``delivery`` keeps a
-message from being sent by two. ``heartbeat`` is the dead man's switch. Never imports SQLAlchemy.
+``core.rule_types`` says what may be watched, ``checks`` reads the tables, ``rule_state`` decides when people
+get a message (pure), ``evaluation`` writes states and messages in one transaction, ``messages`` writes the
+text, ``channels`` sends, ``delivery`` keeps two processes from sending one message. ``heartbeat`` is the
+dead man's switch. Never imports SQLAlchemy.
 """

@@ -1,7 +1,7 @@
-"""Mail and webhook: one message out, an answer in words, or NotSent with the reason. Knows no database.
+"""Sends one message by mail or webhook, and returns the answer as a sentence or raises NotSent.
 
-The addresses are the operator's own settings, never a page's, so hosts inside the own network are allowed;
-still no redirect is followed, no answer's body is shown, and every call ends within seconds.
+The addresses come from the operator's settings, never from a page, so hosts inside the own network are
+allowed. Still no redirect is followed, no body of an answer is shown, and every call ends within seconds.
 """
 
 from __future__ import annotations
@@ -47,8 +47,7 @@ class NotSent(Exception):
 
 @dataclass(frozen=True, slots=True)
 class OutgoingMessage:
-    """A message on its way. ``id`` is the same for every try; ``is_repeat`` when an earlier try may have
-    been accepted."""
+    """A message to send. ``id`` is the same for every try; ``is_repeat``: an earlier try may have arrived."""
 
     id: str
     subject: str
@@ -68,94 +67,87 @@ class Channels:
         return self.settings.alert_channels
 
     def send(self, channel: str, message: OutgoingMessage) -> str:
-        """Send ``message`` now and return what the other side answered, in words. Raises NotSent."""
+        """Send ``message`` now and return the answer of the other side as a sentence. Raises NotSent."""
         if channel not in self.names:
             raise NotSent(f"This process knows no channel “{channel}”: its WAKEBOARD_ALERT_… are not set.")
-        return _mail(self.settings, message) if channel == "mail" else _webhook(self.settings, message)
+        send = _send_mail if channel == "mail" else _call_webhook
+        return send(self.settings, message)
 
-    def described(self) -> dict[str, str]:
+    def targets(self) -> dict[str, str]:
         """Return, by channel, where messages go, without secrets."""
-        told = {}
+        targets = {}
         if self.settings.alert_mail:
-            told["mail"] = f"{self.settings.alert_mail} through {host_of(str(self.settings.smtp_url))}"
+            targets["mail"] = f"{self.settings.alert_mail} through {host_of(str(self.settings.smtp_url))}"
         if self.settings.alert_webhook_url:
-            told["webhook"] = host_of(self.settings.alert_webhook_url)
-        return told
+            targets["webhook"] = host_of(self.settings.alert_webhook_url)
+        return targets
 
 
 def host_of(url: str) -> str:
-    """Return host and port of a URL: what may be shown of it."""
+    """Return host and port of a URL, the part without secrets."""
     parts = urlsplit(url)
     return f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
 
 
-def signature(secret: str, moment: int, body: bytes) -> str:
-    """Return the header that proves a webhook: HMAC-SHA256 of ``<seconds>.<body>``, with the seconds."""
-    told = hmac.new(secret.encode(), f"{moment}.".encode() + body, hashlib.sha256).hexdigest()
-    return f"t={moment},v1={told}"
+def signature(secret: str, seconds: int, body: bytes) -> str:
+    """Return the header that signs a webhook: HMAC-SHA256 of ``<seconds>.<body>``, with the seconds."""
+    digest = hmac.new(secret.encode(), f"{seconds}.".encode() + body, hashlib.sha256).hexdigest()
+    return f"t={seconds},v1={digest}"
 
 
 def call(
     url: str, *, method: str = "GET", body: bytes | None = None, headers: dict[str, str] | None = None
 ) -> int:
-    """Send one HTTP request without following anything; return the status of an answer that came whole, as
-    far as its first LARGEST_ANSWER bytes. Raises NotSent."""
+    """Send one HTTP request and follow no redirect; return the status of the answer.
+
+    Raises NotSent, also when the answer ends within its first LARGEST_ANSWER bytes.
+    """
     parts = urlsplit(url)
-    connection = _http(parts)
+    connection: http.client.HTTPConnection
+    if parts.scheme == "https":
+        connection = http.client.HTTPSConnection(
+            str(parts.hostname), parts.port, timeout=WEBHOOK_SECONDS, context=ssl.create_default_context()
+        )
+    else:
+        connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=WEBHOOK_SECONDS)
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    given = {
-        "User-Agent": f"wakeboard/{__version__}",
-        "Connection": "close",
-        **_login(parts),
-        **(headers or {}),
-    }
+    all_headers = {"User-Agent": f"wakeboard/{__version__}", "Connection": "close"}
+    if parts.username:
+        login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        all_headers["Authorization"] = "Basic " + base64.b64encode(login.encode()).decode()
+    all_headers |= headers or {}
     try:
-        with _within(WEBHOOK_SECONDS, lambda: connection.sock):
-            connection.request(method, path, body, given)
+        with _deadline(WEBHOOK_SECONDS, lambda: connection.sock):
+            connection.request(method, path, body, all_headers)
             answer = connection.getresponse()
             read_body(answer, method, LARGEST_ANSWER)
             return answer.status
     except (OSError, http.client.HTTPException, ValueError) as failure:
-        raise NotSent(f"{host_of(url)} {_why(failure, WEBHOOK_SECONDS)}.") from failure
+        raise NotSent(f"{host_of(url)} {_describe(failure, WEBHOOK_SECONDS)}.") from failure
     finally:
         connection.close()
 
 
-def _http(parts: SplitResult) -> http.client.HTTPConnection:
-    host = str(parts.hostname)
-    if parts.scheme == "https":
-        context = ssl.create_default_context()
-        return http.client.HTTPSConnection(host, parts.port, timeout=WEBHOOK_SECONDS, context=context)
-    return http.client.HTTPConnection(host, parts.port, timeout=WEBHOOK_SECONDS)
-
-
-def _login(parts: SplitResult) -> dict[str, str]:
-    if not parts.username:
-        return {}
-    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-    return {"Authorization": "Basic " + base64.b64encode(pair.encode()).decode()}
-
-
 @contextmanager
-def _within(seconds: float, peer: Callable[[], socket.socket | None]) -> Iterator[None]:
-    """End a conversation that takes longer than ``seconds`` in all: a socket's own limit is for each word.
+def _deadline(seconds: float, find_socket: Callable[[], socket.socket | None]) -> Iterator[None]:
+    """Shut the socket down when the block takes longer than ``seconds``: its own timeout is for each read.
 
-    Raises TimeoutError then, in place of whatever became of it.
+    Then raises TimeoutError in place of the block's error.
     """
     is_over, is_late = threading.Event(), threading.Event()
 
-    def end() -> None:
-        # Again and again: at the end of its time a connection may only just have been opened.
+    def shut_down() -> None:
+        # Repeated: at the deadline the connection may only just have been opened.
         wait = seconds
         while not is_over.wait(wait):
             is_late.set()
             wait = 0.1
             with suppress(OSError, AttributeError):
-                found = peer()
-                if found is not None:
-                    found.shutdown(socket.SHUT_RDWR)
+                peer = find_socket()
+                if peer is not None:
+                    peer.shutdown(socket.SHUT_RDWR)
 
-    threading.Thread(target=end, name="deadline", daemon=True).start()
+    threading.Thread(target=shut_down, name="deadline", daemon=True).start()
     try:
         yield
     except (OSError, http.client.HTTPException, ValueError) as failure:
@@ -167,7 +159,7 @@ def _within(seconds: float, peer: Callable[[], socket.socket | None]) -> Iterato
         is_over.set()
 
 
-def _why(failure: Exception, seconds: float) -> str:
+def _describe(failure: Exception, seconds: float) -> str:
     if isinstance(failure, TimeoutError):
         return f"did not answer within {seconds:g} s"
     if isinstance(failure, ssl.SSLError):
@@ -183,10 +175,10 @@ def _why(failure: Exception, seconds: float) -> str:
     return f"broke off the conversation ({type(failure).__name__})"
 
 
-def _webhook(settings: Settings, message: OutgoingMessage) -> str:
+def _call_webhook(settings: Settings, message: OutgoingMessage) -> str:
     url, secret = str(settings.alert_webhook_url), str(settings.alert_webhook_secret)
-    told = {"id": message.id, "subject": message.subject, "is_repeat": message.is_repeat, **message.body}
-    body = json.dumps(told, ensure_ascii=False).encode()
+    content = {"id": message.id, "subject": message.subject, "is_repeat": message.is_repeat, **message.body}
+    body = json.dumps(content, ensure_ascii=False).encode()
     if len(body) > LARGEST_BODY:
         raise NotSent(f"The message has {len(body):,} bytes; allowed: {LARGEST_BODY:,}.")
     headers = {
@@ -201,62 +193,64 @@ def _webhook(settings: Settings, message: OutgoingMessage) -> str:
     return f"{host_of(url)} answered {status}."
 
 
-def _mail(settings: Settings, message: OutgoingMessage) -> str:
+def _send_mail(settings: Settings, message: OutgoingMessage) -> str:
     url = urlsplit(str(settings.smtp_url))
     server: smtplib.SMTP | None = None
 
-    def began(begun: smtplib.SMTP) -> None:
+    def set_server(connecting: smtplib.SMTP) -> None:
         nonlocal server
-        server = begun
+        server = connecting
 
     try:
-        letter = _letter(settings, message)
-        with _within(MAIL_SECONDS, lambda: server.sock if server else None):
-            server = _connected(url, began)
+        mail = _write_mail(settings, message)
+        with _deadline(MAIL_SECONDS, lambda: server.sock if server else None):
+            server = _connect(url, set_server)
             if url.scheme == "smtp+starttls":
                 server.starttls(context=ssl.create_default_context())
             if url.username:
                 server.login(unquote(url.username), unquote(url.password or ""))
-            refused = server.send_message(letter)
+            refused = server.send_message(mail)
     except (OSError, smtplib.SMTPException, ValueError) as failure:
-        raise NotSent(f"{host_of(str(settings.smtp_url))} {_why(failure, MAIL_SECONDS)}.") from failure
+        raise NotSent(f"{host_of(str(settings.smtp_url))} {_describe(failure, MAIL_SECONDS)}.") from failure
     finally:
         if server is not None:
-            _say_goodbye(server)
+            _quit(server)
     but = f", but refused {', '.join(refused)}" if refused else ""
     return f"{host_of(str(settings.smtp_url))} accepted the mail{but}."
 
 
-class _Plain(smtplib.SMTP):
-    """A connection that ``began`` gets before its first word, so that a greeting can be cut off as well."""
+class _Smtp(smtplib.SMTP):
+    """Calls ``on_connect`` with itself before it connects, so that the greeting has a deadline as well."""
 
-    def __init__(self, began: Callable[[smtplib.SMTP], None], host: str, port: int, **options: Any) -> None:
-        self._began = began
+    def __init__(
+        self, on_connect: Callable[[smtplib.SMTP], None], host: str, port: int, **options: Any
+    ) -> None:
+        self._on_connect = on_connect
         super().__init__(host, port, **options)
 
     def connect(
         self, host: str = "localhost", port: int = 0, source_address: Any = None
     ) -> tuple[int, bytes]:
-        self._began(self)
+        self._on_connect(self)
         return super().connect(host, port, source_address)
 
 
-class _Tls(_Plain, smtplib.SMTP_SSL):
+class _SmtpOverTls(_Smtp, smtplib.SMTP_SSL):
     """The same, encrypted from its first byte."""
 
 
-def _connected(url: SplitResult, began: Callable[[smtplib.SMTP], None]) -> smtplib.SMTP:
+def _connect(url: SplitResult, on_connect: Callable[[smtplib.SMTP], None]) -> smtplib.SMTP:
     host, port = str(url.hostname), url.port or PORTS[url.scheme]
     if url.username and url.scheme == "smtp" and not _is_loopback(host):
         raise NotSent(f"{host} would get its password in clear: use smtp+starttls:// or smtps://.")
     if url.scheme == "smtps":
         context = ssl.create_default_context()
-        return _Tls(began, host, port, timeout=MAIL_SECONDS / 2, context=context)
-    return _Plain(began, host, port, timeout=MAIL_SECONDS / 2)
+        return _SmtpOverTls(on_connect, host, port, timeout=MAIL_SECONDS / 2, context=context)
+    return _Smtp(on_connect, host, port, timeout=MAIL_SECONDS / 2)
 
 
-def _say_goodbye(server: smtplib.SMTP) -> None:
-    """Leave; whatever is answered now changes nothing about a mail that was accepted."""
+def _quit(server: smtplib.SMTP) -> None:
+    """End the session; an error now changes nothing about a mail that was accepted."""
     with suppress(OSError, smtplib.SMTPException):
         if server.sock is not None:
             server.sock.settimeout(1)
@@ -272,15 +266,15 @@ def _is_loopback(host: str) -> bool:
         return False
 
 
-def _letter(settings: Settings, message: OutgoingMessage) -> EmailMessage:
+def _write_mail(settings: Settings, message: OutgoingMessage) -> EmailMessage:
     sender = settings.alert_from or f"wakeboard@{socket.getfqdn()}"
-    letter = EmailMessage()
-    letter["From"], letter["To"] = f"Wakeboard <{sender}>", str(settings.alert_mail)
-    letter["Subject"] = ("(repeat?) " if message.is_repeat else "") + message.subject
-    letter["Date"] = format_datetime(datetime.now(UTC))
-    # The same for every try: a mailbox that has it already may know it by this.
-    letter["Message-ID"] = f"<{message.id}@{sender.rpartition('@')[2]}>"
-    letter["Auto-Submitted"] = "auto-generated"
+    mail = EmailMessage()
+    mail["From"], mail["To"] = f"Wakeboard <{sender}>", str(settings.alert_mail)
+    mail["Subject"] = ("(repeat?) " if message.is_repeat else "") + message.subject
+    mail["Date"] = format_datetime(datetime.now(UTC))
+    # The same for every try, so that a mailbox may recognize a repeat.
+    mail["Message-ID"] = f"<{message.id}@{sender.rpartition('@')[2]}>"
+    mail["Auto-Submitted"] = "auto-generated"
     text = str(message.body.get("text", ""))
-    letter.set_content(f"{REPEAT}\n\n{text}" if message.is_repeat else text)
-    return letter
+    mail.set_content(f"{REPEAT}\n\n{text}" if message.is_repeat else text)
+    return mail

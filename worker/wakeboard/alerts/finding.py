@@ -1,17 +1,20 @@
-"""What a look at one rule found: what is shown, stored and sent. Data only; ``questions`` looks."""
+"""The result of a check of one rule: what is shown, stored and sent. Data only; ``checks`` makes it."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Any
 
-NAMED = 5
+MOST_NAMES = 5
+LONGEST_NAME = 60
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a look found. ``value`` against ``limit`` in ``unit``; ``names`` are the types, schedules or loops
-    that it is about, worst first, at most NAMED. It was so within ``within_seconds`` before the look."""
+    """The result of a check: ``value`` against ``limit`` in ``unit``.
+
+    ``names`` are the job types, schedules or loops that it is about, worst first, at most MOST_NAMES. It was
+    so within ``within_seconds`` before the check.
+    """
 
     firing: bool
     sentence: str
@@ -21,12 +24,12 @@ class Finding:
     names: tuple[str, ...] = ()
     within_seconds: float | None = None
 
-    def stored(self) -> dict[str, Any]:
-        """Return it as ``alert_rules.found`` keeps it."""
+    def to_json(self) -> dict[str, object]:
+        """Return the finding as ``alert_rules.found`` holds it."""
         return asdict(self) | {"names": list(self.names)}
 
 
-def name_of(text: str) -> str:
-    """Return a foreign name as one short line."""
+def short_name(text: str) -> str:
+    """Return a name that others chose as one short printable line."""
     line = "".join(c if c.isprintable() else "·" for c in text)
-    return line if len(line) <= 60 else f"{line[:59]}…"
+    return line if len(line) <= LONGEST_NAME else f"{line[: LONGEST_NAME - 1]}…"

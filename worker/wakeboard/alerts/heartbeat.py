@@ -1,18 +1,17 @@
-"""The dead man's switch: WAKEBOARD_HEARTBEAT_URL is called each minute while every loop is well.
+"""The dead man's switch: calls WAKEBOARD_HEARTBEAT_URL each minute while every loop is on time.
 
-Over all processes together once a minute: whoever moves ``installation.pinged_at`` calls. A call may be lost,
-the next one comes in a minute. It runs in a thread of its own, and its answer is written at the next step: a
-slow receiver holds nobody up, and a call that hangs (in the resolver, which has no timeout of ours) is given
-up.
+All processes together call once a minute: the one that moves ``installation.pinged_at`` calls. A call may be
+lost; the next one comes in a minute. A call runs in a thread of its own, and its result is written at the
+next step, so a slow receiver delays nobody. A call that hangs (in the resolver, which has no timeout of
+ours) is given up.
 """
 
 from __future__ import annotations
 
 from threading import Thread
 from time import monotonic
-from typing import Any
 
-import psycopg
+from psycopg import Connection
 
 from wakeboard.config import log
 from wakeboard.core.text.sanitize import describe_error
@@ -21,12 +20,11 @@ from wakeboard.reporting.heartbeats import is_abandoned, late_loops
 
 TIMEOUT_SECONDS = 20.0
 EVERY_SECONDS = 58
-Connection = psycopg.Connection[Any]
-TURN = f"""
+CLAIM = f"""
 UPDATE wakeboard.installation SET pinged_at = now()
 WHERE pinged_at IS NULL OR {is_before("pinged_at", EVERY_SECONDS)} RETURNING id
 """
-ANSWERED = "UPDATE wakeboard.installation SET ping_error = %s WHERE ping_error IS DISTINCT FROM %s"
+RECORD = "UPDATE wakeboard.installation SET ping_error = %s WHERE ping_error IS DISTINCT FROM %s"
 
 
 class Heartbeat:
@@ -37,17 +35,17 @@ class Heartbeat:
         self._call: HeartbeatCall | None = None
 
     def step(self, connection: Connection) -> None:
-        """Write how the last call went; make the next when it is time and every loop is well."""
+        """Write the result of the last call; begin the next when it is time and every loop is on time."""
         if self._url is None or (self._call is not None and not self._call.has_ended):
             return
         if self._call is not None:
             error, self._call = self._call.error, None
             if error is not None:
                 log.warn("The heartbeat call failed.", error=error)
-            connection.execute(ANSWERED, (error, error))
+            connection.execute(RECORD, (error, error))
         if late_loops(connection) or is_abandoned(connection):
             return
-        if connection.execute(TURN.encode()).fetchone() is not None:
+        if connection.execute(CLAIM.encode()).fetchone() is not None:
             self._call = HeartbeatCall(self._url)
 
 
@@ -56,14 +54,14 @@ class HeartbeatCall:
 
     def __init__(self, url: str) -> None:
         self.error: str | None = f"The call took longer than {TIMEOUT_SECONDS:g} s and was given up."
-        self._url, self._began_at = url, monotonic()
+        self._url, self._started_at = url, monotonic()
         self._thread = Thread(target=self._run, name="wakeboard heartbeat call", daemon=True)
         self._thread.start()
 
     @property
     def has_ended(self) -> bool:
         """Whether the call was answered, failed or took too long."""
-        return not self._thread.is_alive() or monotonic() - self._began_at > TIMEOUT_SECONDS
+        return not self._thread.is_alive() or monotonic() - self._started_at > TIMEOUT_SECONDS
 
     def _run(self) -> None:
         # Loaded by the first call: a worker without this setting needs no HTTP client.

@@ -1,7 +1,7 @@
-"""Telling that the database itself does not answer: without it, from the memory of the web process.
+"""The alert that the database itself does not answer; it needs no database.
 
-Knows no database. Of the processes that share ``stage`` (an open file) one speaks: the one that holds its
-lock. What people were told is kept in that file, so a successor does not begin again.
+Of the processes that share ``lock_file`` (an open file) one sends: the one that has locked it. The state of
+the alert is stored in that file, so a successor does not begin again.
 """
 
 from __future__ import annotations
@@ -13,13 +13,11 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from time import monotonic
-from typing import Any
 
 from wakeboard.alerts.channels import Channels, NotSent, OutgoingMessage
 from wakeboard.alerts.finding import Finding
-from wakeboard.alerts.messages import MessageText, words
-from wakeboard.alerts.rule_state import RuleMemory, judge
-from wakeboard.alerts.watch import place_of
+from wakeboard.alerts.messages import MessageText, Origin, write_message
+from wakeboard.alerts.rule_state import Notice, RuleState, next_state
 from wakeboard.config import log
 from wakeboard.config.settings import Settings
 from wakeboard.core.rule_types import OUTAGE, WINDOW
@@ -35,7 +33,7 @@ class OutageMessage:
 
     cause: str
     channel: str
-    words: MessageText
+    text: MessageText
     answer: str
 
 
@@ -45,67 +43,67 @@ class Outage:
     def __init__(
         self,
         settings: Settings,
-        stage: int,
+        lock_file: int,
         *,
         patience_seconds: float = PATIENCE_SECONDS,
         window_seconds: float = WINDOW.default,
         clock: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
-        """``stage`` is the descriptor of a file that the processes of one dashboard inherited."""
+        """``lock_file`` is the descriptor of a file that the processes of one dashboard inherited."""
         self._settings = settings
-        self._stage = stage
+        self._lock_file = lock_file
         self._patience_seconds = patience_seconds
         self.window_seconds = window_seconds
         self._clock = clock
         self._answered = monotonic()
         self._answered_at = clock()
-        self._is_elected = False
-        self.history: list[OutageMessage] = []
+        self._is_locked = False
+        self.sent: list[OutageMessage] = []
 
     def answered(self) -> None:
         """Note that the database answers."""
         self._answered, self._answered_at = monotonic(), self._clock()
 
     def step(self) -> None:
-        """Tell people when it is time; a message that no channel took is tried again at the next step."""
-        if not self._settings.alert_channels or not self._elected():
+        """Send what is due; a message that no channel accepted is tried again at the next step."""
+        if not self._settings.alert_channels or not self._lock():
             return
         firing = monotonic() - self._answered > self._patience_seconds
         before = self._read()
-        after, news = judge(
+        after, notice = next_state(
             before,
             self._clock(),
             firing=firing,
             window_seconds=self.window_seconds,
             remind_seconds=REMIND_SECONDS,
         )
-        if news is not None and not self._tell(news, after):
-            after = RuleMemory(after.state, before.told, after.turns, after.fired_at, after.recovered_at)
+        if notice is not None and not self._send(notice, after):
+            after = RuleState(after.state, before.told, after.turns, after.fired_at, after.recovered_at)
         if after != before:
             self._write(after)
 
-    def _elected(self) -> bool:
-        """Whether this process speaks. The lock goes with the process that holds it."""
-        if not self._is_elected:
+    def _lock(self) -> bool:
+        """Return whether this process has the lock, which ends with the process."""
+        if not self._is_locked:
             try:
-                fcntl.lockf(self._stage, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._is_elected = True
+                fcntl.lockf(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._is_locked = True
             except OSError:
                 return False
         return True
 
-    def _tell(self, news: Any, memory: RuleMemory) -> bool:
-        """Send to every channel; return whether one took it."""
+    def _send(self, notice: Notice, state: RuleState) -> bool:
+        """Send to every channel; return whether one accepted."""
         since = self._answered_at.strftime("%Y-%m-%d %H:%M:%S UTC")
         sentence = (
             "The database answers again."
-            if news == "recovered"
+            if notice == "recovered"
             else f"The database does not answer since {since}: nothing is run, recorded or shown. "
             "Start it again."
         )
-        finding = Finding(news != "recovered", sentence, 0, 0, "seconds")
-        place = place_of(self._settings, None)
-        text = words(OUTAGE, OUTAGE, news, finding, memory, place, self._clock())
+        finding = Finding(notice != "recovered", sentence, 0, 0, "seconds")
+        origin = Origin.of(self._settings, None)
+        text = write_message(OUTAGE, OUTAGE, notice, finding, state, origin, self._clock())
         name = f"alert.database.{int(self._clock().timestamp())}.{os.getpid()}"
         accepted = False
         for channel in self._settings.alert_channels:
@@ -113,22 +111,22 @@ class Outage:
                 answer = Channels(self._settings).send(
                     channel, OutgoingMessage(name, text.subject, text.body)
                 )
-                self.history.append(OutageMessage(news, channel, text, answer))
+                self.sent.append(OutageMessage(notice, channel, text, answer))
                 accepted = True
             except NotSent as failure:
                 log.warn("An alert could not be sent.", rule=OUTAGE, channel=channel, error=str(failure))
         return accepted
 
-    def _read(self) -> RuleMemory:
-        text = os.pread(self._stage, 10_000, 0)
+    def _read(self) -> RuleState:
+        text = os.pread(self._lock_file, 10_000, 0)
         if not text:
-            return RuleMemory()
-        kept = json.loads(text)
+            return RuleState()
+        values = json.loads(text)
         for name in ("fired_at", "recovered_at", "sent_at", "silenced_until"):
-            kept[name] = datetime.fromisoformat(kept[name]) if kept[name] else None
-        return RuleMemory(**kept)
+            values[name] = datetime.fromisoformat(values[name]) if values[name] else None
+        return RuleState(**values)
 
-    def _write(self, memory: RuleMemory) -> None:
-        text = json.dumps(asdict(memory), default=lambda moment: moment.isoformat()).encode()
-        os.ftruncate(self._stage, 0)
-        os.pwrite(self._stage, text, 0)
+    def _write(self, state: RuleState) -> None:
+        text = json.dumps(asdict(state), default=lambda moment: moment.isoformat()).encode()
+        os.ftruncate(self._lock_file, 0)
+        os.pwrite(self._lock_file, text, 0)

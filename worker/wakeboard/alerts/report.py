@@ -1,28 +1,33 @@
-"""The report of a night as a message: asked by ``reporting.activity_report``, set as a mail and as JSON.
+"""The daily report as a message: the summary of ``reporting.activity_report`` as a mail and as JSON.
 
 Like every message it carries names and counts, never a payload, the text of an error or a person's reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import UTC, date, datetime, tzinfo
-from typing import Any
 from zoneinfo import ZoneInfo
 
-import psycopg
+from psycopg import Connection
 
-from wakeboard.alerts.finding import name_of
-from wakeboard.alerts.messages import VERSION, MessageText, Place
-from wakeboard.alerts.report_schedule import LATE, LATEST, Clocks, Morning, ReportPlan, plan
+from wakeboard.alerts.finding import short_name
+from wakeboard.alerts.messages import VERSION, MessageText, Origin
+from wakeboard.alerts.report_schedule import (
+    DROPPED_AFTER,
+    LATE_AFTER,
+    DailyReport,
+    ReportPlan,
+    ReportTimes,
+    plan_report,
+)
+from wakeboard.alerts.rule_state import AlertRule
 from wakeboard.config.settings import Settings
 from wakeboard.core.rule_types import KINDS
 from wakeboard.reporting.activity_report import TimeWindow
 from wakeboard.reporting.activity_report.summary import Section, Summary, summary
 from wakeboard.reporting.activity_report.words import NightNumbers, number, plural
 
-Connection = psycopg.Connection[Any]
 STATEMENT_TIMEOUT = "10s"
 LABELS = (
     ("attempts", "Attempts ended"),
@@ -40,112 +45,102 @@ LABELS = (
 )
 
 
-def clocks_of(row: Mapping[str, Any], zone: tzinfo) -> Clocks:
-    """Return the times of the rule of ``row`` (of alert_rules)."""
-    values = KINDS[row["kind"]].values(row["settings"])
-    return Clocks(int(values["at"]), int(values["since"]), zone)
+def times_of(rule: AlertRule, settings: Settings) -> ReportTimes:
+    """Return the times of a rule by the site's time zone."""
+    values = KINDS[rule.kind].values(rule.settings)
+    return ReportTimes(int(values["at"]), int(values["since"]), ZoneInfo(settings.timezone))
 
 
-def plan_of(row: Mapping[str, Any], settings: Settings) -> ReportPlan:
-    """Return what the rule of ``row`` has to do at ``row["now"]``. A rule is on since ``recovered_at``."""
-    told = (row["found"] or {}).get("day")
-    return plan(
-        clocks_of(row, ZoneInfo(settings.timezone)),
-        row["now"],
-        told=date.fromisoformat(told) if told else None,
-        since=row["recovered_at"] or row["created_at"],
+def plan_rule(rule: AlertRule, settings: Settings) -> ReportPlan:
+    """Return which report of ``rule`` is due. The rule is enabled since its ``recovered_at``."""
+    last_day = (rule.found or {}).get("day")
+    return plan_report(
+        times_of(rule, settings),
+        rule.now,
+        last_day=date.fromisoformat(last_day) if last_day else None,
+        enabled_at=rule.recovered_at or rule.created_at,
     )
 
 
-def said(found: ReportPlan, settings: Settings) -> str:
+def describe_plan(plan: ReportPlan, settings: Settings) -> str:
     """Return what the rule's line on the page says."""
     zone = ZoneInfo(settings.timezone)
-    coming = "Due now." if found.due else f"The next one: {_clock(found.next.due_at, zone)}."
-    if found.left_out is None:
-        return coming
-    hours = int(LATEST.total_seconds() // 3600)
-    missed = _clock(found.left_out.due_at, zone)
-    return f"{coming} That of {missed} was left out: nobody could send it within {hours} h."
+    sentence = "Due now." if plan.due else f"The next one: {_clock(plan.next.due_at, zone)}."
+    if plan.left_out is None:
+        return sentence
+    hours = int(DROPPED_AFTER.total_seconds() // 3600)
+    missed = _clock(plan.left_out.due_at, zone)
+    return f"{sentence} That of {missed} was left out: nobody could send it within {hours} h."
 
 
-def letter(
+def write_report(
     connection: Connection,
     settings: Settings,
-    row: Mapping[str, Any],
-    morning: Morning,
-    place: Place,
+    rule: AlertRule,
+    report: DailyReport,
+    origin: Origin,
     cause: str,
 ) -> MessageText:
-    """Return the report of ``morning`` by the rule of ``row``; ``cause`` is ``report`` or ``test``.
+    """Return the message of ``report``, which ``rule`` wants; ``cause`` is ``report`` or ``test``.
 
-    Asks the tables, each question within STATEMENT_TIMEOUT. Raises psycopg.Error.
+    Reads the tables, each statement within STATEMENT_TIMEOUT. Raises psycopg.Error.
     """
-    zone, now = ZoneInfo(settings.timezone), row["now"]
-    window = TimeWindow(morning.since_at, morning.due_at)
+    zone, now = ZoneInfo(settings.timezone), rule.now
+    window = TimeWindow(report.since_at, report.due_at)
     with connection.transaction():
         connection.execute("SELECT set_config('statement_timeout', %s, true)", (STATEMENT_TIMEOUT,))
-        found = summary(connection, window, zone)
-    is_late = cause == "report" and now - morning.due_at > LATE
-    first = _first(cause, is_late, morning, now, zone)
-    link = f"/night?{window.query}"
-    return MessageText.of(
-        _subject(found, morning, zone, place, cause, is_late),
+        night = summary(connection, window, zone)
+    head = note = ""
+    if cause == "test":
+        head = "Test: "
+        note = "This is a test: somebody asked for a report now. What it says is true."
+    elif now - report.due_at > LATE_AFTER:
+        head = "Late: "
+        note = (
+            f"Late: this report was due at {_clock(report.due_at, zone)} and was written at "
+            f"{_clock(now, zone)}. Nobody who could send it was at work, or the rule was silenced or moved."
+        )
+    day = f"{report.due_at.astimezone(zone):%a %-d %b}"
+    return MessageText.redacted(
+        f"{origin.prefix}{head}Report of {day}: {night.strong}",
         {
             "version": VERSION,
-            "rule": row["name"],
-            "kind": row["kind"],
-            "title": KINDS[row["kind"]].title,
+            "rule": rule.name,
+            "kind": rule.kind,
+            "title": KINDS[rule.kind].title,
             "cause": cause,
             "state": "quiet",
-            "sentence": found.sentence,
-            "well": found.good,
-            "is_late": is_late,
+            "sentence": night.sentence,
+            "well": night.good,
+            "is_late": head == "Late: ",
             "since": window.since.isoformat(),
             "until": window.until.isoformat(),
-            "numbers": asdict(found.numbers) | {"stuck_now": found.stuck_now},
-            "sections": [_item(section, place) for section in found.sections],
+            "numbers": asdict(night.numbers) | {"stuck_now": night.stuck_now},
+            "sections": [_item(section, origin) for section in night.sections],
             "at": now.astimezone(UTC).isoformat(),
-            "environment": place.environment,
-            "installation": place.installation,
-            "link": place.link(link),
-            "text": _text(row["name"], first, found, window, zone, place),
+            "environment": origin.environment,
+            "installation": origin.installation,
+            "link": origin.link(f"/night?{window.query}"),
+            "text": _text(rule.name, note, night, window, zone, origin),
         },
     )
 
 
-def _subject(found: Summary, morning: Morning, zone: tzinfo, place: Place, cause: str, is_late: bool) -> str:
-    name = f"[{name_of(place.environment)}] " if place.environment else ""
-    head = "Test: " if cause == "test" else "Late: " if is_late else ""
-    day = f"{morning.due_at.astimezone(zone):%a %-d %b}"
-    return f"{name}{head}Report of {day}: {found.strong}"
-
-
-def _first(cause: str, is_late: bool, morning: Morning, now: datetime, zone: tzinfo) -> str:
-    if cause == "test":
-        return "This is a test: somebody asked for a report now. What it says is true."
-    if is_late:
-        return (
-            f"Late: this report was due at {_clock(morning.due_at, zone)} and was written at "
-            f"{_clock(now, zone)}. Nobody who could send it was at work, or the rule was silenced or moved."
-        )
-    return ""
-
-
-def _text(rule: str, first: str, found: Summary, window: TimeWindow, zone: tzinfo, place: Place) -> str:
+def _text(rule: str, note: str, night: Summary, window: TimeWindow, zone: tzinfo, origin: Origin) -> str:
     since, until = (moment.astimezone(zone) for moment in (window.since, window.until))
-    page = _address(f"/night?{window.query}", place)
+    page, alerts = _address(f"/night?{window.query}", origin), _address("/alerts", origin)
     stuck = (
-        f"Stuck right now: {plural(found.stuck_now, 'run')}, whose lease ended and that nobody took back.\n"
-        f"{_address('/leases', place)}"
+        f"Stuck right now: {plural(night.stuck_now, 'run')}, whose lease ended and that nobody took back.\n"
+        f"{_address('/leases', origin)}"
     )
     parts = [
-        first,
-        found.sentence,
+        note,
+        night.sentence,
         f"{since:%a %-d %b %H:%M} to {until:%a %-d %b %H:%M %Z}\n{page}",
-        stuck if found.stuck_now else "",
-        _numbers(found.numbers),
-        *(_section(section, place) for section in found.sections),
-        f"Wakeboard, rule {name_of(rule)}\nAnother time, silence, or no report: {_address('/alerts', place)}",
+        stuck if night.stuck_now else "",
+        _numbers(night.numbers),
+        *(_section(section, origin) for section in night.sections),
+        f"Wakeboard, rule {short_name(rule)}\nAnother time, silence, or no report: {alerts}",
     ]
     return "\n\n".join(part for part in parts if part)
 
@@ -160,25 +155,25 @@ def _numbers(numbers: NightNumbers) -> str:
     )
 
 
-def _section(section: Section, place: Place) -> str:
-    lines = [f"- {line.text}\n  {_address(line.path, place)}" for line in section.lines]
-    more = [f"- {number(section.more)} more: {_address(section.path, place)}"] if section.more > 0 else []
+def _section(section: Section, origin: Origin) -> str:
+    lines = [f"- {line.text}\n  {_address(line.path, origin)}" for line in section.lines]
+    more = [f"- {number(section.more)} more: {_address(section.path, origin)}"] if section.more > 0 else []
     return "\n".join([f"{section.title}:", *lines, *more])
 
 
-def _item(section: Section, place: Place) -> dict[str, Any]:
+def _item(section: Section, origin: Origin) -> dict[str, object]:
     return {
         "name": section.name,
         "title": section.title,
-        "items": [{"text": line.text, "link": _address(line.path, place)} for line in section.lines],
+        "items": [{"text": line.text, "link": _address(line.path, origin)} for line in section.lines],
         "more": max(section.more, 0),
-        "link": _address(section.path, place),
+        "link": _address(section.path, origin),
     }
 
 
-def _address(path: str, place: Place) -> str:
-    """Return the link; the path alone while nobody said where the pages are."""
-    return place.link(path) or path
+def _address(path: str, origin: Origin) -> str:
+    """Return the link to ``path``, or ``path`` when no setting says where the pages are."""
+    return origin.link(path) or path
 
 
 def _clock(moment: datetime, zone: tzinfo) -> str:

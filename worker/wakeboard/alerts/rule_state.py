@@ -1,25 +1,25 @@
-"""When people are told: (what a rule remembers, what was found, now) → what it remembers next. Pure.
+"""When people get a message: (state of a rule, whether it fires, now) → next state and notice. Pure.
 
-One law: at most one message of a rule per window, whatever it is about. People believe what they were last
-told; when the window has passed and that is no longer so, they are told. So a flapping rule costs one message
-a window, a short scare that ended within the window costs nothing more, and nobody is left with an old fear.
+There is one law: at most one message of a rule in a window, whatever it is about. People believe the last
+message; once the window has passed and it is no longer true, they get another. So a flapping rule costs one
+message a window, an alarm that ended within its window costs nothing more, and nobody keeps an old alarm.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Literal
+from typing import Any, Literal
 
 from wakeboard.core.time.clock_skew import was_ahead
 
 State = Literal["quiet", "firing"]
-News = Literal["firing", "recovered", "reminder"]
+Notice = Literal["firing", "recovered", "reminder"]
 
 
 @dataclass(frozen=True, slots=True)
-class RuleMemory:
-    """What a rule remembers. ``told``: what people believe; ``turns``: the changes since the last message."""
+class RuleState:
+    """The state of a rule. ``told``: what the last message said; ``turns``: the changes since then."""
 
     state: State = "quiet"
     told: State = "quiet"
@@ -30,22 +30,48 @@ class RuleMemory:
     silenced_until: datetime | None = None
 
 
-def judge(
-    memory: RuleMemory,
+# The columns of AlertRule, of the table ``r``.
+COLUMNS = """
+r.id, r.name, r.kind, r.settings, r.found, r.created_at, r.state, r.told, r.turns, r.fired_at, r.recovered_at,
+r.sent_at, r.silenced_until, now() AS now,
+(SELECT i.id FROM wakeboard.installation AS i ORDER BY i.created_at LIMIT 1) AS installation
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertRule(RuleState):
+    """A row of ``alert_rules``; ``now`` is the database's clock, ``installation`` the id of the database."""
+
+    id: int
+    name: str
+    kind: str
+    settings: dict[str, Any]
+    found: dict[str, Any] | None
+    created_at: datetime
+    now: datetime
+    installation: str | None
+
+
+def next_state(
+    state: RuleState,
     now: datetime,
     *,
     firing: bool,
-    is_news: bool = False,
+    has_new_names: bool = False,
     window_seconds: float,
     remind_seconds: float,
     can_tell: bool = True,
-) -> tuple[RuleMemory, News | None]:
-    """Return what the rule remembers after a look, and what to tell people, if anything.
+) -> tuple[RuleState, Notice | None]:
+    """Return the state of a rule after a check, and what people get a message about, if anything.
 
-    ``is_news``: it still fires, and for something that the last message did not name. ``remind_seconds`` of 0
-    reminds never. ``can_tell`` is false while there is no channel.
+    ``has_new_names``: it still fires, and for something that the last message did not name.
+    ``remind_seconds`` of 0 reminds never. ``can_tell`` is false while there is no channel.
     """
-    after = _moved(memory, "firing" if firing else "quiet", now)
+    after = state
+    if firing and state.state == "quiet":
+        after = replace(state, state="firing", turns=state.turns + 1, fired_at=now)
+    elif not firing and state.state == "firing":
+        after = replace(state, state="quiet", turns=state.turns + 1, recovered_at=now)
     if not can_tell or (after.silenced_until is not None and after.silenced_until > now):
         return after, None
     if after.sent_at is not None and was_ahead(after.sent_at, now):
@@ -53,23 +79,18 @@ def judge(
         after = replace(after, sent_at=now - timedelta(seconds=max(window_seconds, remind_seconds)))
     if after.sent_at is not None and now - after.sent_at < timedelta(seconds=window_seconds):
         return after, None
-    news = _news(after, now, is_news, remind_seconds)
-    if news is None:
+    notice = _find_notice(after, now, has_new_names, remind_seconds)
+    if notice is None:
         return after, None
-    return replace(after, told=after.state, sent_at=now, turns=0), news
+    return replace(after, told=after.state, sent_at=now, turns=0), notice
 
 
-def _moved(memory: RuleMemory, state: State, now: datetime) -> RuleMemory:
-    if memory.state == state:
-        return memory
-    at = {"fired_at": now} if state == "firing" else {"recovered_at": now}
-    return replace(memory, state=state, turns=memory.turns + 1, **at)  # type: ignore[arg-type]
-
-
-def _news(memory: RuleMemory, now: datetime, is_news: bool, remind_seconds: float) -> News | None:
-    if memory.state != memory.told:
-        return "firing" if memory.state == "firing" else "recovered"
-    if memory.state == "quiet" or memory.sent_at is None:
+def _find_notice(
+    state: RuleState, now: datetime, has_new_names: bool, remind_seconds: float
+) -> Notice | None:
+    if state.state != state.told:
+        return "firing" if state.state == "firing" else "recovered"
+    if state.state == "quiet" or state.sent_at is None:
         return None
-    is_time = 0 < remind_seconds <= (now - memory.sent_at).total_seconds()
-    return "reminder" if is_time or is_news else None
+    is_time = 0 < remind_seconds <= (now - state.sent_at).total_seconds()
+    return "reminder" if is_time or has_new_names else None

@@ -1,6 +1,4 @@
-"""The captured output of the run that this process is in, seen from inside. Reads standard output, writes
-nothing.
-"""
+"""The captured output of the run that this process is in. Reads standard output, writes nothing."""
 
 from __future__ import annotations
 
@@ -12,27 +10,17 @@ import sys
 from wakeboard.core.process.output_file import read_output, read_tail, written_bytes
 from wakeboard.core.text import sanitize
 
-# A progress bar draws its line a thousand times.
+# A progress bar writes its line a thousand times.
 _TAIL_BYTES = 32 * 1024
 
 
 def captured_bytes() -> int | None:
-    """Return how much this process has written so far, None where standard output is not kept in a file."""
+    """Return how much this process has written so far, None where standard output is not a file."""
     with contextlib.suppress(OSError, ValueError):
         sys.stdout.flush()
         if stat.S_ISREG(os.fstat(1).st_mode):
             return written_bytes(1)
     return None
-
-
-def captured_tail(limit: int, since: int = 0) -> str:
-    """Return the last ``limit`` bytes of the output after byte ``since``, as on a screen, perhaps empty."""
-    size = captured_bytes()
-    if size is None or size <= since:
-        return ""
-    with contextlib.suppress(OSError):
-        return read_tail(1, limit, since)
-    return ""
 
 
 def captured_output(limit: int) -> str:
@@ -44,7 +32,10 @@ def captured_output(limit: int) -> str:
     return ""
 
 
-def last_line(limit: int, since: int = 0) -> str:
-    """Return the last line that is not blank of what was written after byte ``since``, at most ``limit``
-    characters of it."""
-    return sanitize.last_line(captured_tail(_TAIL_BYTES, since))[-limit:]
+def last_output_line(limit: int, since: int = 0) -> str:
+    """Return the last line that is not blank after byte ``since``, at most ``limit`` characters of it."""
+    tail = ""
+    if (captured_bytes() or 0) > since:
+        with contextlib.suppress(OSError):
+            tail = read_tail(1, _TAIL_BYTES, since)
+    return sanitize.last_line(tail)[-limit:]

@@ -1,6 +1,6 @@
-"""What a handler is given: its run, its deadline, its payload, and the few verbs it has towards the worker.
+"""The argument of a handler: its run, its deadline, its payload, and what it may ask of the worker.
 
-Usable inline too (tests, the in-process pool): without a shared page it keeps cancel and progress to itself.
+Tests and the in-process pool use it without a shared page; cancel and progress are then in the context alone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from wakeboard.core.process.shared_slot import LARGEST, SlotPage, boottime_ns
 if TYPE_CHECKING:
     import logging
 
-    from wakeboard.handlers.memory_effect_store import MemoryEffectStore
+    from wakeboard.handlers.memory_effects import MemoryEffectStore
 
 _SECOND = 1_000_000_000
 
@@ -34,7 +34,7 @@ class Context:
     committed = False
     progress_done = progress_total = 0
     _effect_store: MemoryEffectStore | None = None
-    _cancel_asked = False
+    _is_cancelled = False
 
     def __init__(
         self,
@@ -67,7 +67,7 @@ class Context:
         self.worker_id = worker_id
         self.definition_id = definition_id
         self.traceparent = traceparent
-        self._scheduled_for = None if scheduled_for is None else _in_words(scheduled_for)
+        self._scheduled_for = None if scheduled_for is None else _to_text(scheduled_for)
         if isinstance(scheduled_for, datetime):
             self.scheduled_for = scheduled_for
         self._enqueued_at = enqueued_at
@@ -77,7 +77,7 @@ class Context:
 
     @classmethod
     def for_assignment(cls, assignment: Assignment, payload: Any, page: SlotPage, started_ns: int) -> Context:
-        """The context of one assignment in a child, its payload decoded: what `__init__` makes, at once."""
+        """Return the context of an assignment in a child, faster than `__init__`; `payload` is decoded."""
         context = cls.__new__(cls)
         (
             context.run_id,
@@ -102,9 +102,11 @@ class Context:
 
     @cached_property
     def scheduled_for(self) -> datetime | None:
-        """The time its schedule meant, on the wall clock of the schedule's zone, so that `.date()` is the day
-        it meant; None for a run without a schedule."""
-        return None if self._scheduled_for is None else _in_its_zone(self._scheduled_for)
+        """The fire of its schedule in the schedule's zone, so that `.date()` is the day there.
+
+        None for a run without a schedule.
+        """
+        return None if self._scheduled_for is None else _parse_time(self._scheduled_for)
 
     @cached_property
     def enqueued_at(self) -> datetime | None:
@@ -130,12 +132,12 @@ class Context:
     def cancelled(self) -> bool:
         """True once somebody asked this run to stop."""
         if self._page is None:
-            return self._cancel_asked
+            return self._is_cancelled
         return self._page.cancel_asked(self.run_id, self.lease_epoch)
 
     def ask_cancel(self) -> None:
         """Ask a run without a shared page to stop: from then on `cancelled` is true and `check()` raises."""
-        self._cancel_asked = True
+        self._is_cancelled = True
 
     def check(self) -> None:
         """Raise `Cancelled` or `DeadlineExceeded` when the run should stop; call it wherever stopping is
@@ -147,17 +149,17 @@ class Context:
 
     @property
     def effect_store(self) -> MemoryEffectStore:
-        """What `once()` keeps of this run where there is no table for it."""
+        """The effects of `once()` where there is no table for them."""
         if self._effect_store is None:
-            # Only runs outside of a worker need it.
-            from wakeboard.handlers.memory_effect_store import MemoryEffectStore
+            # Imported late: only runs outside of a worker need it.
+            from wakeboard.handlers.memory_effects import MemoryEffectStore
 
             self._effect_store = MemoryEffectStore()
         return self._effect_store
 
     def progress(self, done: int, total: int) -> None:
         """Show how far the run is: `done` of `total`, whole numbers, cut to 0 … 2^62."""
-        self.progress_done, self.progress_total = _counter(done), _counter(total)
+        self.progress_done, self.progress_total = _clamp(done), _clamp(total)
         if self._page is not None:
             self._page.set_progress(self.progress_done, self.progress_total)
 
@@ -179,7 +181,7 @@ class Context:
         `scope` "run" or "global"; `if_unconfirmed` ("skip", "redo" or a callable that asks the provider)
         decides when an earlier attempt died between start and done. Whatever `function` raises goes on.
         """
-        # It brings the database driver along, which most handlers do not need.
+        # Imported late: it loads the database driver, which most handlers do not need.
         from wakeboard.handlers import effects
 
         return effects.once(self, key, function, scope=scope, if_unconfirmed=if_unconfirmed)
@@ -187,18 +189,18 @@ class Context:
     def transaction(self) -> AbstractContextManager[Any]:
         """`with ctx.transaction() as connection:` a SQLAlchemy connection whose commit also finishes the
         run."""
-        # It brings SQLAlchemy along, which most handlers do not need.
+        # Imported late: it loads SQLAlchemy, which most handlers do not need.
         from wakeboard.handlers.transaction import finishing_transaction
 
         return finishing_transaction(self)
 
 
-def _in_words(scheduled_for: object) -> str:
-    """Return a time as text; refuse what no schedule could have meant."""
+def _to_text(scheduled_for: object) -> str:
+    """Return a time as text. Raises ValueError for what is no time with a zone."""
     if isinstance(scheduled_for, datetime):
         moment, text = scheduled_for, scheduled_for.isoformat()
     elif isinstance(scheduled_for, str):
-        moment, text = _in_its_zone(scheduled_for), scheduled_for
+        moment, text = _parse_time(scheduled_for), scheduled_for
     else:
         raise ValueError(f"scheduled_for={scheduled_for!r} is no datetime.")
     if moment.utcoffset() is None:
@@ -209,23 +211,23 @@ def _in_words(scheduled_for: object) -> str:
     return text
 
 
-def _in_its_zone(text: str) -> datetime:
-    """Read an ISO time that may end in a zone's name, as in 2026-03-08 07:00:00+00[America/New_York]."""
+def _parse_time(text: str) -> datetime:
+    """Parse an ISO time that may end in a zone's name, as in 2026-03-08 07:00:00+00[America/New_York]."""
     time, _, zone = text.rstrip("]").partition("[")
     moment = datetime.fromisoformat(time)
     if not zone:
         return moment
-    # Only fires of schedules have a zone, and the names of zones take their time to load.
+    # Imported late: only fires of schedules have a zone, and the names of zones load slowly.
     from wakeboard.core.time.zones import check_timezone
 
     try:
         return moment.astimezone(check_timezone(zone))
-    # The zone was edited to one that nobody knows, or the local day is none of the calendar's.
+    # The zone was edited to an unknown one, or the local day is outside of the calendar.
     except (ValueError, OverflowError):
         return moment
 
 
-def _counter(value: float) -> int:
+def _clamp(value: float) -> int:
     try:
         return max(0, min(int(value), LARGEST))
     except (ValueError, OverflowError):
@@ -236,17 +238,10 @@ def _logger() -> logging.Logger:
     import logging
 
     logger = logging.getLogger("wakeboard.run")
-    if not logger.handlers:
-        logger.addHandler(_handler())
-        logger.setLevel(logging.DEBUG)
-        logger.propagate = False
-    return logger
+    if logger.handlers:
+        return logger
 
-
-def _handler() -> logging.Handler:
-    import logging
-
-    class ToOutput(logging.Handler):
+    class OutputHandler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             try:
                 line = self.format(record).replace("\r", "\\r").replace("\n", "\\n")
@@ -254,6 +249,9 @@ def _handler() -> logging.Handler:
             except Exception:
                 self.handleError(record)
 
-    handler = ToOutput()
+    handler = OutputHandler()
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-    return handler
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    return logger

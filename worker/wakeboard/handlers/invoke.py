@@ -1,15 +1,14 @@
-"""The one place where a handler is called: by the database worker's child, by the in-process pool, inline.
+"""Calls a handler: for a child of the database worker, the in-process pool and ``run_now``.
 
-Turns whatever the handler does into an AttemptResult. It decides nothing, writes nothing and keeps nothing.
+Turns whatever the handler does into an AttemptResult. It decides nothing, writes nothing and stores nothing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from types import AsyncGeneratorType, CoroutineType, GeneratorType
-from typing import Any
 
 from wakeboard.core.outcome import (
     AttemptResult,
@@ -22,11 +21,11 @@ from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import JobType
 
 _NOTHING = object()
-_NOT_RUN = frozenset({GeneratorType, AsyncGeneratorType})
-_OPEN: AbstractContextManager[Any] = nullcontext()
+_GENERATORS = frozenset({GeneratorType, AsyncGeneratorType})
+HandlerCoroutine = Coroutine[object, object, object]
 
 
-def run_async(coroutine: Any) -> object:
+def run_async(coroutine: HandlerCoroutine) -> object:
     """Run the coroutine of an `async def` handler in an event loop of its own; returns what it returns.
 
     Where the caller's thread has a loop running (a notebook, an async test), another thread runs it.
@@ -37,21 +36,21 @@ def run_async(coroutine: Any) -> object:
         is_running = bool(asyncio.get_running_loop())
     except RuntimeError:
         is_running = False
-    # Not above, where the missing loop would be the context of whatever the handler raises.
+    # Outside of the except block, so that its RuntimeError is not the context of what the handler raises.
     if not is_running:
         return asyncio.run(coroutine)
     from concurrent.futures import ThreadPoolExecutor
 
-    with ThreadPoolExecutor(1) as apart:
-        return apart.submit(copy_context().run, asyncio.run, coroutine).result()
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(copy_context().run, asyncio.run, coroutine).result()
 
 
 def invoke(
     job_type: JobType,
     context: Context,
     *,
-    window: AbstractContextManager[Any] = _OPEN,
-    await_it: Callable[[Any], object] = run_async,
+    window: AbstractContextManager[object] | None = None,
+    await_it: Callable[[HandlerCoroutine], object] = run_async,
 ) -> AttemptResult:
     """Call the handler of `job_type` with `context` and return how it ended; it never raises.
 
@@ -61,12 +60,12 @@ def invoke(
     """
     value: object = _NOTHING
     try:
-        with window:
+        with window or nullcontext():
             value = job_type.function(context)
             if type(value) is CoroutineType:
                 coroutine, value = value, _NOTHING
                 value = await_it(coroutine)
-            if type(value) in _NOT_RUN:
+            if type(value) in _GENERATORS:
                 value = _NOTHING
                 raise TypeError(
                     "The handler gave back a generator, so nothing of it has run; return a value."

@@ -1,4 +1,4 @@
-"""What a job type is, and which ones this process knows. It runs nothing and opens nothing."""
+"""Job types, and those that this process has registered. It runs nothing and opens nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import inspect
 import sys
 import sysconfig
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from types import CodeType
 from typing import Any, TypeVar
@@ -17,15 +17,16 @@ from wakeboard.core import job_options
 from wakeboard.core.builtin_payloads import USER_PREFIX
 from wakeboard.core.retry import DEFAULT_BACKOFF
 
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+Handler = Callable[..., object]
+_Handler = TypeVar("_Handler", bound=Handler)
 
 
 @dataclass(frozen=True, slots=True)
 class JobType:
-    """One kind of work: the function that does it and the policy its author chose. Durations in seconds."""
+    """One kind of work: its handler and the policy that its author chose. Durations in seconds."""
 
     name: str
-    function: Callable[..., Any]
+    function: Handler
     max_attempts: int = 10
     timeout_seconds: float = 300.0
     backoff: str = DEFAULT_BACKOFF
@@ -37,21 +38,10 @@ class JobType:
     timezone: str | None = None
     fresh: bool = False
 
-    def policy(self) -> dict[str, Any]:
-        """Everything but the function, in JSON's types; exceptions by name."""
-        return {
-            "name": self.name,
-            "max_attempts": self.max_attempts,
-            "timeout_seconds": self.timeout_seconds,
-            "backoff": self.backoff,
-            "permanent": [exception.__name__ for exception in self.permanent],
-            "max_running": self.max_running,
-            "lease_seconds": self.lease_seconds,
-            "memory_mb": self.memory_mb,
-            "schedule": self.schedule,
-            "timezone": self.timezone,
-            "fresh": self.fresh,
-        }
+    def policy(self) -> dict[str, object]:
+        """Return everything but the function, as JSON; exceptions by name."""
+        values = {each.name: getattr(self, each.name) for each in fields(self) if each.name != "function"}
+        return values | {"permanent": [exception.__name__ for exception in self.permanent]}
 
 
 JOB_TYPES: dict[str, JobType] = {}
@@ -70,7 +60,7 @@ def job(
     schedule: str | None = None,
     timezone: str | None = None,
     fresh: bool = False,
-) -> Callable[[_Function], _Function]:
+) -> Callable[[_Handler], _Handler]:
     """Register the decorated `def f(ctx)` or `async def f(ctx)` as the handler of job type `name`.
 
     `timeout` and `lease` are seconds or text such as "5m"; `backoff` is the retry rule; exceptions in
@@ -101,8 +91,8 @@ def job(
         "fresh": job_options.check_flag(name, "fresh", fresh),
     }
 
-    def register(function: _Function) -> _Function:
-        _check_function(name, function)
+    def register(function: _Handler) -> _Handler:
+        _check_handler(name, function)
         _add(JobType(name, function, **policy))
         return function
 
@@ -110,39 +100,37 @@ def job(
 
 
 def add_builtin(job_type: JobType) -> None:
-    """Register a type of our own, whose name authors cannot take."""
+    """Register a built-in type, whose name authors cannot use."""
     _add(job_type)
 
 
-def type_of(handler: str | JobType | Callable[..., Any]) -> JobType:
+def type_of(handler: str | JobType | Handler) -> JobType:
     """Return the job type that `handler` (its name, or the decorated function itself) was registered as.
 
-    A JobType is its own answer, registered or not. LookupError, in a sentence, when this process knows none.
+    A JobType is returned as it is, registered or not. Raises LookupError, in a sentence, for an unknown one.
     """
     if isinstance(handler, JobType):
         return handler
     if isinstance(handler, str):
-        found = JOB_TYPES.get(handler)
-        if found is not None:
-            return found
-        known = ", ".join(sorted(JOB_TYPES)) or "none"
+        if (registered := JOB_TYPES.get(handler)) is not None:
+            return registered
+        names = ", ".join(sorted(JOB_TYPES)) or "none"
         raise LookupError(
-            f"No handler is registered for {handler!r}; known: {known}. Import its module first."
+            f"No handler is registered for {handler!r}; known: {names}. Import its module first."
         )
-    for found in JOB_TYPES.values():
-        if found.function is handler:
-            return found
+    for job_type in JOB_TYPES.values():
+        if job_type.function is handler:
+            return job_type
     raise LookupError(
-        f"{_place(handler)} is not a handler; decorate it, for example with @job('send_invoice')."
+        f"{_location(handler)} is not a handler; decorate it, for example with @job('send_invoice')."
     )
 
 
 def load_app(module: str | None) -> int:
-    """Import the built-in handlers, then the handlers in `module` (None: none), the working folder on the
-    path; return how many job types `module` added.
+    """Import the built-in handlers, then those in `module` (None: none), with the working folder on the path.
 
-    Built in are also the commands of the OS users as whom this process may run them. Whatever the import
-    raises goes on to the caller.
+    Returns how many job types `module` added. Commands of the OS users as whom this process may run them are
+    built in. What the import raises goes on to the caller.
     """
     importlib.import_module("wakeboard.handlers.builtin.command").register_users()
     if module is None:
@@ -150,95 +138,99 @@ def load_app(module: str | None) -> int:
     before = len(JOB_TYPES)
     with contextlib.suppress(OSError):  # the folder was removed
         if (folder := str(Path.cwd())) not in sys.path:
-            sys.path.insert(_after_the_standard_library(), folder)
+            sys.path.insert(_position_after_standard_library(), folder)
     importlib.import_module(module)
     return len(JOB_TYPES) - before
 
 
-def _after_the_standard_library() -> int:
-    """Where on the path the working folder goes: before all that is installed, so that its modules are found
-    first, but after the standard library, whose `queue` the database driver needs beside a `queue.py`."""
+def _position_after_standard_library() -> int:
+    """Return where the working folder goes on the path.
+
+    Before installed packages, so that its modules are found first; after the standard library, because the
+    database driver needs the standard `queue` also beside a `queue.py`.
+    """
     standard = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib")}
     standard |= {f"{folder}/lib-dynload" for folder in standard}
-    return max((place for place, folder in enumerate(sys.path, 1) if folder in standard), default=0)
+    return max((position for position, folder in enumerate(sys.path, 1) if folder in standard), default=0)
 
 
 def without_handlers(module: str) -> str:
-    """Say that `module` was imported and no handler was found in it: most likely it is another module."""
-    place = getattr(sys.modules[module], "__file__", None) or "a folder without __init__.py"
+    """Return the sentence that `module` was imported and has no handler: most likely it is the wrong one."""
+    file = getattr(sys.modules[module], "__file__", None) or "a folder without __init__.py"
     return (
-        f"The handlers' module {module!r} ({place}) has no handler. Decorate one with @job('its_type'), or "
+        f"The handlers' module {module!r} ({file}) has no handler. Decorate one with @job('its_type'), or "
         "name another module with --app or WAKEBOARD_APP."
     )
 
 
 def _add(job_type: JobType) -> None:
     other = JOB_TYPES.get(job_type.name)
-    if other is not None and _is_another(other.function, job_type.function):
+    if other is not None and _is_another_handler(other.function, job_type.function):
         raise ValueError(
-            f"Two handlers are called {job_type.name!r}: {_place(other.function)} and "
-            f"{_place(job_type.function)}. Give one of them another name."
+            f"Two handlers are called {job_type.name!r}: {_location(other.function)} and "
+            f"{_location(job_type.function)}. Give one of them another name."
         )
     JOB_TYPES[job_type.name] = job_type
 
 
-def _is_another(old: Callable[..., Any], new: Callable[..., Any]) -> bool:
-    """Whether `new` is a handler beside `old`, and not what became of it: a module that is reloaded, or a
-    notebook's cell that is run again, defines its handlers once more.
+def _is_another_handler(old: Handler, new: Handler) -> bool:
+    """Return whether `new` is a second handler, not a new definition of `old`.
 
-    Then `old` is no part of any code that is being run now. Defined twice in one go, both are.
+    A reloaded module, or a notebook's cell that runs again, defines its handlers anew; then no code that runs
+    now contains `old`. Code that defines a name twice contains both.
     """
-    if _name(old) != _name(new):
+    if _qualified_name(old) != _qualified_name(new):
         return True
     code = _code(old)
-    return code is not None and code is not _code(new) and _is_being_run(code)
+    return code is not None and code is not _code(new) and _is_on_the_stack(code)
 
 
-def _is_being_run(code: CodeType) -> bool:
+def _is_on_the_stack(code: CodeType) -> bool:
+    """Return whether a function that is being called contains the definition of `code`."""
     frame = inspect.currentframe()
     while frame is not None:
-        if _holds(frame.f_code, code):
+        if _contains(frame.f_code, code):
             return True
         frame = frame.f_back
     return False
 
 
-def _holds(outer: CodeType, code: CodeType) -> bool:
+def _contains(outer: CodeType, code: CodeType) -> bool:
     inner = [constant for constant in outer.co_consts if isinstance(constant, CodeType)]
-    return any(each is code or _holds(each, code) for each in inner)
+    return any(each is code or _contains(each, code) for each in inner)
 
 
-def _code(function: Callable[..., Any]) -> CodeType | None:
+def _code(function: Handler) -> CodeType | None:
     code = getattr(inspect.unwrap(function), "__code__", None)
     return code if isinstance(code, CodeType) else None
 
 
-def _name(function: Callable[..., Any]) -> str:
+def _qualified_name(function: Handler) -> str:
     return f"{getattr(function, '__module__', '?')}.{getattr(function, '__qualname__', repr(function))}"
 
 
-def _place(function: Callable[..., Any]) -> str:
+def _location(function: Handler) -> str:
     code = _code(function)
     where = f" ({code.co_filename}:{code.co_firstlineno})" if code is not None else ""
-    return f"{_name(function)}{where}"
+    return f"{_qualified_name(function)}{where}"
 
 
-def _check_function(name: str, function: Callable[..., Any]) -> None:
-    """Refuse what would be called and do nothing, or fail at each call."""
+def _check_handler(name: str, function: Handler) -> None:
+    """Raise ValueError for a function whose call would do nothing or always fail."""
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         raise ValueError(
-            f"Job type {name!r}: {_place(function)} has a `yield`, so a call runs none of it; write a "
+            f"Job type {name!r}: {_location(function)} has a `yield`, so a call runs none of it; write a "
             "`def` or `async def` that returns."
         )
     try:
         signature = inspect.signature(function, follow_wrapped=False)
     except (TypeError, ValueError):
-        # Code in C may not tell.
+        # A function in C may have no signature.
         return
     try:
         signature.bind(None)
     except TypeError as error:
         raise ValueError(
-            f"Job type {name!r}: {_place(function)} cannot be called with a context alone ({error}); "
+            f"Job type {name!r}: {_location(function)} cannot be called with a context alone ({error}); "
             "write `def f(ctx)`."
         ) from None

@@ -1,14 +1,14 @@
-"""As which OS users this process may run commands, and what becoming one of them takes.
+"""The OS users as whom this process may run commands.
 
-A process runs commands as its own user. One of root runs them also as the users that
-``WAKEBOARD_RUN_AS_USERS`` names, and becomes that user for the run. Reads the machine's users, opens nothing.
+A process runs commands as its own user. A process of root also runs them as the users that
+``WAKEBOARD_RUN_AS_USERS`` names. Reads the machine's users, opens nothing.
 """
 
 from __future__ import annotations
 
 import os
 import pwd
-from typing import Any
+from typing import TypedDict
 
 from wakeboard.config.settings import PREFIX, Settings, SettingsError
 from wakeboard.core.builtin_payloads import check_user, command_type, command_user, workers_for
@@ -27,7 +27,7 @@ def own_user() -> str | None:
 
 def command_types() -> list[str]:
     """Return the job types of the users as whom this process may run commands."""
-    users = [own_user(), *_others()]
+    users = [own_user(), *_extra_users()]
     return [command_type(user) for user in dict.fromkeys(users) if user is not None]
 
 
@@ -58,7 +58,7 @@ def account(job_type: str) -> pwd.struct_passwd | None:
     if user is None or user == own_user():
         return None
     check_user(user)
-    if os.geteuid() != 0 or user not in _others():
+    if os.geteuid() != 0 or user not in _extra_users():
         own = own_user() or f"the user of number {os.geteuid()}"
         raise Permanent(
             "user_not_allowed",
@@ -75,16 +75,24 @@ def account(job_type: str) -> pwd.struct_passwd | None:
     return entry
 
 
-def popen_options(user: pwd.struct_passwd | None) -> dict[str, Any]:
-    """Return what ``subprocess.Popen`` takes to become ``user`` with all of their groups; None: nothing."""
+class PopenUser(TypedDict, total=False):
+    """The arguments of ``subprocess.Popen`` about users."""
+
+    user: int
+    group: int
+    extra_groups: list[int]
+
+
+def popen_options(user: pwd.struct_passwd | None) -> PopenUser:
+    """Return the arguments of ``subprocess.Popen`` to become ``user`` with all of its groups."""
     if user is None:
-        return {}
+        return PopenUser()
     groups = os.getgrouplist(user.pw_name, user.pw_gid)
     return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": groups}
 
 
-def _others() -> list[str]:
-    """Return the users beside its own that this process was told to run commands as."""
+def _extra_users() -> list[str]:
+    """Return the users that WAKEBOARD_RUN_AS_USERS allows to this process."""
     return _names(os.environ.get(VARIABLE)) if os.geteuid() == 0 else []
 
 

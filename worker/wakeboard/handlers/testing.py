@@ -1,9 +1,9 @@
-"""One handler, here and now, in the caller's thread: for tests. No queue, no retry, no database."""
+"""``run_now``: runs one handler in the caller's thread, for tests. No queue, no retry, no database."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
@@ -11,11 +11,11 @@ from wakeboard.core.outcome import AttemptResult
 from wakeboard.core.run_spec import Encoder, NewRun, payload_limit
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.invoke import invoke
-from wakeboard.handlers.registry import type_of
+from wakeboard.handlers.registry import Handler, type_of
 
 
 def run_now(
-    handler: str | Callable[..., Any],
+    handler: str | Handler,
     payload: Mapping[str, Any] | None = None,
     *,
     key: str | None = None,

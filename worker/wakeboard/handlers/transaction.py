@@ -1,7 +1,7 @@
-"""``transaction()``: the handler's own writes and the finish of its run in one commit.
+"""``transaction()``: the handler's own writes and the end of its run in one commit.
 
-SQLAlchemy is imported here, so only a handler that asks for a transaction pays for it. The run's row is
-locked just before the commit and not earlier; nothing in here retries.
+SQLAlchemy is imported here, so only a handler with a transaction pays for it. The run's row is locked just
+before the commit and not earlier; nothing here retries.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import uuid4
 
 import psycopg
@@ -56,16 +56,16 @@ _IS_SAME = f"SELECT coalesce(current_setting('{MARK}', true) = %s, false)"
 
 
 class TransactionEnded(Exception):
-    """The block's transaction was committed or rolled back by something else than its end."""
+    """The block's transaction was committed or rolled back before its end."""
 
     error_code = "transaction_ended"
 
 
 class FencedEngine:
-    """A SQLAlchemy engine around one psycopg connection, whose transaction only ``may_end`` lets end."""
+    """A SQLAlchemy engine for one psycopg connection; its transactions end only while ``may_end`` is set."""
 
-    def __init__(self, driver: psycopg.Connection[Any]) -> None:
-        self.may_end, self.refused = True, False
+    def __init__(self, driver: psycopg.Connection) -> None:
+        self.may_end, self.is_refused = True, False
         self.engine = create_engine(
             "postgresql+psycopg://", creator=lambda: driver, poolclass=StaticPool, use_native_hstore=False
         )
@@ -75,10 +75,12 @@ class FencedEngine:
 
     def _refuse(self, _connection: SqlConnection) -> None:
         if not self.may_end:
-            self.refused = True
+            self.is_refused = True
             raise TransactionEnded(_REFUSED)
 
-    def _refuse_text(self, connection: SqlConnection, _cursor: Any, statement: str, *_rest: Any) -> None:
+    def _refuse_text(
+        self, connection: SqlConnection, _cursor: object, statement: str, *_rest: object
+    ) -> None:
         if _ENDS_TRANSACTION.match(statement):
             self._refuse(connection)
 
@@ -101,8 +103,8 @@ def finishing_transaction(context: Context) -> Iterator[SqlConnection]:
     own = thread_connection()
     fenced: FencedEngine = own.fenced or FencedEngine(own.connection)
     own.fenced = fenced
-    with _left_clean(own), join_transaction(own), fenced.engine.connect() as connection:
-        fenced.may_end = fenced.refused = False
+    with _drop_if_interrupted(own), join_transaction(own), fenced.engine.connect() as connection:
+        fenced.may_end = fenced.is_refused = False
         root, mark = connection.begin(), uuid4().hex
         success: BaseException | None = None
         try:
@@ -114,12 +116,12 @@ def finishing_transaction(context: Context) -> Iterator[SqlConnection]:
                 if not is_success(error):
                     raise
                 success = error
-            _check_whole(own.connection, root.is_active and not fenced.refused)
+            _check_transaction(own.connection, root.is_active and not fenced.is_refused)
             if context.worker_id:
                 _finish_run(context, own.connection, mark)
             else:
                 row = own.connection.execute(_IS_SAME, (mark,)).fetchone()
-                _check_whole(own.connection, row == (True,))
+                _check_transaction(own.connection, row == (True,))
             own.connection.commit()
             context.committed = bool(context.worker_id)
         finally:
@@ -130,8 +132,8 @@ def finishing_transaction(context: Context) -> Iterator[SqlConnection]:
 
 
 @contextlib.contextmanager
-def _left_clean(own: ThreadConnection) -> Iterator[None]:
-    """Drop a connection that an interruption left in the middle of a statement."""
+def _drop_if_interrupted(own: ThreadConnection) -> Iterator[None]:
+    """Drop the connection at the end when an interruption left it in the middle of a statement."""
     try:
         yield
     finally:
@@ -139,8 +141,8 @@ def _left_clean(own: ThreadConnection) -> Iterator[None]:
             close_thread_connection()
 
 
-def _end(connection: SqlConnection, driver: psycopg.Connection[Any]) -> None:
-    """Roll back what is still open; a connection that cannot be rolled back is closed instead."""
+def _end(connection: SqlConnection, driver: psycopg.Connection) -> None:
+    """Roll back what is still open, or close the connection when that fails."""
     if driver.info.transaction_status in (TransactionStatus.INTRANS, TransactionStatus.INERROR):
         with contextlib.suppress(psycopg.Error):
             driver.rollback()
@@ -148,8 +150,8 @@ def _end(connection: SqlConnection, driver: psycopg.Connection[Any]) -> None:
         connection.invalidate()
 
 
-def _check_whole(driver: psycopg.Connection[Any], is_same: bool) -> None:
-    """Raise TransactionEnded unless the block's end still stands in the transaction of its beginning."""
+def _check_transaction(driver: psycopg.Connection, is_same: bool) -> None:
+    """Raise TransactionEnded unless the block ends in the transaction in which it began."""
     if driver.info.transaction_status == TransactionStatus.INERROR:
         raise TransactionEnded(
             "A statement in transaction() failed and its error was swallowed: PostgreSQL has given the whole "
@@ -159,20 +161,20 @@ def _check_whole(driver: psycopg.Connection[Any], is_same: bool) -> None:
         raise TransactionEnded(_REFUSED)
 
 
-def _finish_run(context: Context, driver: psycopg.Connection[Any], mark: str) -> None:
+def _finish_run(context: Context, driver: psycopg.Connection, mark: str) -> None:
     """Finish the run inside the open transaction.
 
     Raises LeaseLost when it is not this attempt's any more, TransactionEnded in a transaction that does not
     have the block's mark.
     """
-    took = max(0.0, context.timeout_seconds - context.seconds_left)
+    seconds = max(0.0, context.timeout_seconds - context.seconds_left)
     values = (
-        context.worker_id, context.run_id, context.lease_epoch, took,
+        context.worker_id, context.run_id, context.lease_epoch, seconds,
         captured_output(_OUTPUT_BYTES) or None, context.timeout_seconds, mark,
     )  # fmt: skip
     row = psycopg.RawCursor(driver).execute(SUCCEED_ALONE.encode(), values, prepare=True).fetchone()
     has_ended, is_same = row or (False, False)
-    _check_whole(driver, is_same)
+    _check_transaction(driver, is_same)
     if not has_ended:
         raise LeaseLost(
             f"Run {context.run_id} belongs to a later attempt or was ended by somebody; what this block "

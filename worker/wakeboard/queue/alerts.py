@@ -1,6 +1,6 @@
 """The operator's moves on alert rules: silence one for a while, edit its numbers. Each writes its audit row.
 
-What a rule finds and tells is written by ``wakeboard.alerts.watch`` alone.
+What a rule finds and tells is written by ``wakeboard.alerts.evaluation`` alone.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import click
 
-from wakeboard.accounts import users
+from wakeboard.accounts import sessions, tokens, users
 from wakeboard.cli.connection import connect
 from wakeboard.cli.exceptions import WrongUse
 from wakeboard.cli.flags import CommandGroup, LeafCommand, is_json, read_settings
@@ -121,8 +121,8 @@ def create(name: str, role: str, days: int | None, job_types: tuple[str, ...]) -
     """Create a token and print it, this once."""
     types = list(dict.fromkeys(job_types)) or None
     with connect() as connection:
-        secret = users.create_token(connection, terminal_actor(), name, Role(role), days, types)
-        unknown = users.unknown_types(connection, types or [])
+        secret = tokens.create_token(connection, terminal_actor(), name, Role(role), days, types)
+        unknown = tokens.unknown_types(connection, types or [])
     print_result({"token": secret, "name": name, "role": role, "job_types": types}, secret)
     for each in unknown:
         print_notice(
@@ -139,7 +139,7 @@ def create(name: str, role: str, days: int | None, job_types: tuple[str, ...]) -
 def list_tokens() -> None:
     """List tokens, without their secrets."""
     with connect() as connection:
-        rows = users.list_tokens(connection)
+        rows = tokens.list_tokens(connection)
     if not is_json():
         never = {"expires_at": "never"}
         rows = [row | never if row["is_valid"] and row["expires_at"] is None else row for row in rows]
@@ -152,7 +152,7 @@ def revoke(name: str) -> None:
     """End a token, at once."""
     with connect() as connection:
         _print_change(
-            name, users.revoke_token(connection, terminal_actor(), name), f"Token {name}", "revoked"
+            name, tokens.revoke_token(connection, terminal_actor(), name), f"Token {name}", "revoked"
         )
 
 
@@ -167,7 +167,7 @@ def login_link() -> None:
     is_public = settings.public_url and settings.origins["bind"] != "flag"
     address = str(settings.public_url).rstrip("/") if is_public else base_address(settings)
     with connect() as connection:
-        secret = users.create_login_link(connection, os_user.name())
+        secret = sessions.create_login_link(connection, os_user.name())
     url = f"{address}/login?token={secret}"
     print_result({"url": url, "token": secret}, url)
     if not is_public and not _is_listening(address):

@@ -24,8 +24,8 @@ from wakeboard.database.db import DatabaseError
 from wakeboard.database.db import connect as open_connection
 from wakeboard.database.embedded.cluster_owner import make_folders
 from wakeboard.database.embedded.server import WaitNotice
-from wakeboard.maintenance.backups.dump import BackupError, contents, dump, load
-from wakeboard.maintenance.backups.new_life import BeforeRestore, begin_new_life, look
+from wakeboard.maintenance.backups.dump import BackupError, dump, list_entries, load
+from wakeboard.maintenance.backups.fence import FencePreview, fence_database, preview_fence
 
 DATA_LOSS = (
     "What was done since the backup is forgotten, effects included: runs that ended since then may run "
@@ -161,7 +161,7 @@ def restore(file: Path, yes: bool) -> None:
     _require_unused(settings.data_dir)
     program = embedded.binary("pg_restore", settings.data_dir)
     try:
-        contents(program, file)
+        list_entries(program, file)
         print_notice(DATA_LOSS)
         if not yes:
             click.confirm("Restore?", abort=True, err=True)
@@ -234,7 +234,7 @@ def _rebuild(data_dir: Path, program: Path, file: Path) -> int:
     load(program, server.url, file, progress=notice)
     migrations.migrate(server.url)
     with open_connection(server.url, name="wakeboard restore", statement_timeout_seconds=0) as connection:
-        running = begin_new_life(connection, terminal_actor(), "database.restore", str(file))
+        running = fence_database(connection, terminal_actor(), "database.restore", str(file))
         connection.execute("ANALYZE")
     embedded.stop(data_dir, only_if_unused=False)
     return running
@@ -264,7 +264,7 @@ def fence(yes: bool, force: bool) -> None:
     url = database_url(read_settings())
     with open_connection(url, name="wakeboard fence", statement_timeout_seconds=0) as connection:
         _require_tables(connection)
-        before = look(connection)
+        before = preview_fence(connection)
         if before.connected and not force:
             raise CommandFailed(
                 f"Programs of Wakeboard are connected ({', '.join(before.connected)}). Stop every worker and "
@@ -273,7 +273,7 @@ def fence(yes: bool, force: bool) -> None:
         print_notice(_fence_plan(before))
         if not yes and not click.confirm("Fence?", err=True):
             raise CommandFailed("Nothing was done.")
-        running = begin_new_life(connection, terminal_actor(), "database.fence", before.database)
+        running = fence_database(connection, terminal_actor(), "database.fence", before.database)
     fields = {
         "database": before.database, "fenced": before.unended, "running": running, "workers": before.workers,
         "sessions": before.sessions,
@@ -290,7 +290,7 @@ def _require_tables(connection: Connection) -> None:
         )
 
 
-def _fence_plan(before: BeforeRestore) -> str:
+def _fence_plan(before: FencePreview) -> str:
     return "\n".join(
         (
             f"In the database {before.database} this will",

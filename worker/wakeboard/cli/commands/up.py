@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 import click
 import psycopg
 
-from wakeboard.accounts.users import create_login_link
+from wakeboard.accounts.sessions import create_login_link
 from wakeboard.cli.commands.accounts import base_address
 from wakeboard.cli.commands.serving import EVERY_SETTING, module_command, require_folder
 from wakeboard.cli.exceptions import CommandFailed, WrongUse

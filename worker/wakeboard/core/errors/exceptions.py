@@ -23,7 +23,7 @@ _GROUP_PARTS, _SHOWN_PARTS = 1_000, 10
 _FRAMES_EACH_END = 24
 # Their frames are left out at the head of a traceback, which begins with the handler's own code.
 _CALLING_MODULES = (
-    "wakeboard.handlers.invoke", "wakeboard.runtime.processes.child", "wakeboard.handlers.pool.attempt",
+    "wakeboard.handlers.invoke", "wakeboard.runtime.processes.child", "wakeboard.handlers.pool.future",
     "wakeboard.handlers.event_loop", "contextlib", "asyncio.runners", "asyncio.base_events",
     "concurrent.futures.thread", "concurrent.futures._base",
 )  # fmt: skip

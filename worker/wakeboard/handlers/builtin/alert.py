@@ -31,10 +31,10 @@ def alert(context: Context) -> dict[str, str]:
     if not isinstance(message_id, int) or isinstance(message_id, bool):
         raise Permanent("message_gone", 'The payload must name a message, such as {"message_id": 12}.')
     with own_connection() as connection:
-        done = deliver(connection, Channels(Settings.load()), message_id)
-    if done.result in ("sent", "already"):
-        return {"answer": done.words}
-    if done.result in ("gave_up", "missing"):
-        raise Permanent("gave_up" if done.result == "gave_up" else "message_gone", done.words)
-    code = "alert_not_sent" if done.result == "failed" else "alert_in_progress"
-    raise Retryable(code, done.words, after=done.wait_seconds)
+        delivery = deliver(connection, Channels(Settings.load()), message_id)
+    if delivery.result in ("sent", "already"):
+        return {"answer": delivery.sentence}
+    if delivery.result in ("gave_up", "missing"):
+        raise Permanent("gave_up" if delivery.result == "gave_up" else "message_gone", delivery.sentence)
+    code = "alert_not_sent" if delivery.result == "failed" else "alert_in_progress"
+    raise Retryable(code, delivery.sentence, after=delivery.wait_seconds)

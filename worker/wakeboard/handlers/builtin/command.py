@@ -1,4 +1,4 @@
-"""The job type ``command``: one program with its arguments, as cron would run it, with a lease and a history.
+"""The job type ``command``: runs one program with its arguments, as cron would.
 
 ``{"argv": ["/bin/sh", "-c", "…"], "env": {…}, "stdin": "…", "cwd": "…", "ok_codes": [0]}``. No shell unless
 argv names one. ``command`` runs as the worker's own user, ``command:NAME`` as the OS user NAME alone.
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from wakeboard.core.builtin_payloads import (
     COMMAND_FIELDS,
@@ -31,14 +31,14 @@ from wakeboard.core.builtin_payloads import (
 from wakeboard.core.process import os_user
 from wakeboard.core.process.process_tree import die_with_parent
 from wakeboard.handlers import run_as
-from wakeboard.handlers.builtin.instructions import instructions
-from wakeboard.handlers.captured_output import captured_bytes, last_line
+from wakeboard.handlers.builtin.instructions import read_instructions
+from wakeboard.handlers.captured_output import captured_bytes, last_output_line
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import JobType, add_builtin, job
 
-_LOOK_SECONDS = 0.5
-# How much is copied at once of what a program prints into a pipe, and how often more at its end.
-_PIECE_BYTES, _LAST_PIECES = 65_536, 64
+_POLL_SECONDS = 0.5
+# How much of the output in a pipe is copied at once, and how often at most at the end of the program.
+_CHUNK_BYTES, _LAST_CHUNKS = 65_536, 64
 _LINE_CHARACTERS = 500
 
 
@@ -59,12 +59,12 @@ def command(context: Context) -> dict[str, int]:
     run is stopped, the program's process group gets SIGTERM.
     """
     account = run_as.account(context.job_type)
-    found = instructions(context, COMMAND_FIELDS)
-    ok_codes, before = ok_codes_of(found), captured_bytes() or 0
-    with _standard_input(found) as stdin, _started(context, found, stdin, account) as process:
+    payload = read_instructions(context, COMMAND_FIELDS)
+    ok_codes, before = ok_codes_of(payload), captured_bytes() or 0
+    with _standard_input(payload) as stdin, _start(context, payload, stdin, account) as process:
         status = _wait(context, process)
     if status not in ok_codes:
-        raise _failure(status, last_line(_LINE_CHARACTERS, before))
+        raise _failure(status, last_output_line(_LINE_CHARACTERS, before))
     return {"exit": status}
 
 
@@ -75,12 +75,12 @@ def register_users() -> None:
 
 
 def environment(
-    context: Context, given: dict[str, str], account: pwd.struct_passwd | None = None
+    context: Context, variables: dict[str, str], account: pwd.struct_passwd | None = None
 ) -> dict[str, str]:
-    """Return what the program sees: cron's few variables, the ``given`` ones, and which run it is.
+    """Return the environment of the program: cron's few variables, ``variables``, and those of the run.
 
-    ``account``: whose program it is, None for the user of this process. Nothing of the worker's own
-    environment goes along, so neither does its database's password.
+    ``account``: the user of the program, None for the user of this process. Nothing of the worker's own
+    environment is in it, so neither is the password of its database.
     """
     user, home = os_user.of_cron() if account is None else (account.pw_name, account.pw_dir)
     cron = {
@@ -96,41 +96,41 @@ def environment(
         "WAKEBOARD_KEY": context.key or f"run-{context.run_id}",
         "WAKEBOARD_SCHEDULED_FOR": context.scheduled_for.isoformat() if context.scheduled_for else "",
     }
-    return cron | given | run
+    return cron | variables | run
 
 
 @contextmanager
-def _standard_input(found: Instructions) -> Iterator[IO[bytes] | int]:
-    """Give the text of ``stdin`` as a file, so that a program that never reads it cannot block us."""
-    given = text_of(found, "stdin")
-    if given is None:
+def _standard_input(payload: Instructions) -> Iterator[IO[bytes] | int]:
+    """Yield the text of ``stdin`` as a file: a program that never reads a pipe would block us."""
+    text = text_of(payload, "stdin")
+    if text is None:
         yield subprocess.DEVNULL
         return
     with tempfile.TemporaryFile() as file:
-        file.write(given.encode("utf-8", "replace"))
+        file.write(text.encode("utf-8", "replace"))
         file.seek(0)
         yield file
 
 
 @contextmanager
-def _started(
-    context: Context, found: Instructions, stdin: Any, account: pwd.struct_passwd | None
+def _start(
+    context: Context, payload: Instructions, stdin: IO[bytes] | int, account: pwd.struct_passwd | None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Start the program in a process group of its own; leaving early stops that group and waits for it.
+    """Start the program in a process group of its own; an early exit of the block stops that group.
 
-    The program dies with this process, also where nobody is left to sweep: when every process of the worker
-    is killed at the same instant.
+    The program dies with this process, also when every process of the worker is killed at the same instant
+    and none is left to end it.
     """
-    argv, variables = argv_of(found), environment(context, texts_of(found, "env"), account)
-    folder = _folder(found, variables["HOME"])
-    # Other programs of that user can open what this one has, and keep it: never the file that later runs of
-    # other users write to.
+    argv, variables = argv_of(payload), environment(context, texts_of(payload, "env"), account)
+    folder = _folder(payload, variables["HOME"])
+    # Other programs of that user can open the files of this one and keep them. So it gets a pipe, not the
+    # file that later runs of other users write to.
     out, err = (None, None) if account is None else (subprocess.PIPE, subprocess.STDOUT)
     sys.stdout.flush()
     try:
         process = subprocess.Popen(
             argv, stdin=stdin, stdout=out, stderr=err, env=variables, process_group=0,
-            preexec_fn=partial(_settle, os.getpid(), folder), **run_as.popen_options(account),
+            preexec_fn=partial(_prepare, os.getpid(), folder), **run_as.popen_options(account),
         )  # fmt: skip
     except subprocess.SubprocessError as refused:
         raise CommandFailed(
@@ -153,19 +153,22 @@ def _started(
             process.stdout.close()
 
 
-def _settle(parent: int, folder: str) -> None:
-    """Prepare the new process, which is of the run's user by now: a change of user forgets with whom to die,
-    and root would enter a folder that the user may not."""
+def _prepare(parent: int, folder: str) -> None:
+    """Prepare the new process, which has the run's user by now.
+
+    Not earlier: a change of user resets the signal at the parent's death, and root could enter a folder that
+    the user may not.
+    """
     die_with_parent(parent)
     os.chdir(folder)
 
 
-def _folder(found: Instructions, home: str) -> str:
-    given = text_of(found, "cwd")
-    if given is not None and not Path(given).is_dir():
-        raise CommandFailed("command_not_started", f"There is no folder '{given}' on this host to run in.")
-    # Of another user it may be, as in a container that was started as one whom its image does not know.
-    return given or (home if os.access(f"{home}/.", os.X_OK) else "/")
+def _folder(payload: Instructions, home: str) -> str:
+    folder = text_of(payload, "cwd")
+    if folder is not None and not Path(folder).is_dir():
+        raise CommandFailed("command_not_started", f"There is no folder '{folder}' on this host to run in.")
+    # HOME may be closed to this user, as in a container that runs as a user whom its image does not know.
+    return folder or (home if os.access(f"{home}/.", os.X_OK) else "/")
 
 
 def _wait(context: Context, process: subprocess.Popen[bytes]) -> int:
@@ -176,35 +179,35 @@ def _wait(context: Context, process: subprocess.Popen[bytes]) -> int:
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:
-    """Wait a moment for the program's end, and copy what it prints into a pipe of its own to our output."""
+    """Wait a moment for the program's end, and copy the output in its pipe, if it has one, to ours."""
     pipe = process.stdout
-    printed = [] if pipe is None or pipe.closed else [pipe.fileno()]
+    readable = [] if pipe is None or pipe.closed else [pipe.fileno()]
     ended = [os.pidfd_open(process.pid)] if hasattr(os, "pidfd_open") else []
     try:
-        ready = select.select([*ended, *printed], [], [], _LOOK_SECONDS)[0]
+        ready = select.select([*ended, *readable], [], [], _POLL_SECONDS)[0]
     finally:
         for fd in ended:
             os.close(fd)
     has_ended = ended[0] in ready if ended else process.poll() is not None
-    if pipe is not None and printed:
-        # At the end what the program has put into the background may hold the pipe open.
-        _copy(pipe, _LAST_PIECES if has_ended else 1)
+    if pipe is not None and readable:
+        # Background processes of the program may hold the pipe open after its end.
+        _copy(pipe, _LAST_CHUNKS if has_ended else 1)
     return has_ended
 
 
-def _copy(pipe: IO[bytes], most_pieces: int) -> None:
+def _copy(pipe: IO[bytes], most_chunks: int) -> None:
     """Copy what has arrived in ``pipe`` to our output; close it at its end."""
-    for _ in range(most_pieces):
+    for _ in range(most_chunks):
         if not select.select([pipe], [], [], 0)[0]:
             return
-        if not (piece := os.read(pipe.fileno(), _PIECE_BYTES)):
+        if not (chunk := os.read(pipe.fileno(), _CHUNK_BYTES)):
             pipe.close()
             return
-        os.write(1, piece)
+        os.write(1, chunk)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """Ask the group to end and wait as long as the supervisor lets us; a second interruption kills it."""
+    """Terminate the process group and wait while the supervisor lets us; a second interruption kills it."""
     try:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The job type ``http``: one request, judged by its status.
+"""The job type ``http``: sends one request; its status decides how the run ends.
 
 ``{"url": "https://…", "method": "POST", "headers": {…}, "json": …, "body": "…"}``. The run's idempotency key
 travels as the header ``Idempotency-Key``, the same for every attempt.
@@ -31,17 +31,17 @@ from wakeboard.core.builtin_payloads import (
 from wakeboard.core.http_response import TruncatedResponse, read_body
 from wakeboard.core.outcome import Permanent, Retryable
 from wakeboard.core.text.sanitize import clean_text
-from wakeboard.handlers.builtin.instructions import instructions
+from wakeboard.handlers.builtin.instructions import read_instructions
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import job
 
-TRY_AGAIN = frozenset({408, 409, 425, 429})
+RETRYABLE = frozenset({408, 409, 425, 429})
 _HEAD_BYTES = 2_048
 _MOST_BYTES = 16 * 1024 * 1024
 _LONGEST_WAIT_SECONDS = 86_400.0
 _MARGIN_SECONDS = 0.5
-# What a redirect to another host may take along: nothing that says who we are.
-_HARMLESS = frozenset({"accept", "accept-language", "user-agent"})
+# The headers that a redirect to another host keeps: none that identifies us.
+_ANONYMOUS_HEADERS = frozenset({"accept", "accept-language", "user-agent"})
 
 
 @job("http")
@@ -52,7 +52,7 @@ def http_request(context: Context) -> dict[str, int]:
     ``http_unreachable`` or ``http_cut_off`` (the answer ended within its first _MOST_BYTES).
     ``Retry-After`` is honoured up to a day.
     """
-    request = _request(context, instructions(context, HTTP_FIELDS))
+    request = _request(context, read_instructions(context, HTTP_FIELDS))
     context.check()
     timeout = max(0.1, context.seconds_left - _MARGIN_SECONDS)
     try:
@@ -60,9 +60,9 @@ def http_request(context: Context) -> dict[str, int]:
             try:
                 head = read_body(answer, request.get_method(), _MOST_BYTES, _HEAD_BYTES)
             except TruncatedResponse as cut:
-                _show(answer.status, answer.reason, cut.head)
+                _print_answer(answer.status, answer.reason, cut.head)
                 raise
-            _show(answer.status, answer.reason, head)
+            _print_answer(answer.status, answer.reason, head)
             return {"status": int(answer.status)}
     except TruncatedResponse as cut:
         raise Retryable("http_cut_off", f"{_host(request)} took the request, but {cut}.") from cut
@@ -75,25 +75,25 @@ def http_request(context: Context) -> dict[str, int]:
         raise _unreachable(request, failure) from failure
 
 
-def _request(context: Context, found: Instructions) -> urllib.request.Request:
-    data, content_type = body_of(found)
+def _request(context: Context, payload: Instructions) -> urllib.request.Request:
+    data, content_type = body_of(payload)
     headers = {
         "User-Agent": f"wakeboard/{__version__}",
         "Idempotency-Key": _as_header(context.key) if context.key else f"run-{context.run_id}",
         **({"Content-Type": content_type} if data is not None else {}),
-        **texts_of(found, "headers"),
+        **texts_of(payload, "headers"),
     }
     check_headers(headers)
-    return urllib.request.Request(url_of(found), data, headers, method=method_of(found))
+    return urllib.request.Request(url_of(payload), data, headers, method=method_of(payload))
 
 
 def _as_header(key: str) -> str:
-    """Return ``key`` as it is, or in percents where a header cannot hold it."""
+    """Return ``key``, percent-encoded where a header cannot hold it."""
     return key if all(ord(c) <= 0xFF for c in key) else quote(key, safe="")
 
 
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows what is safe to repeat, never to another scheme than http(s), and gives no secret away."""
+class _SafeRedirects(urllib.request.HTTPRedirectHandler):
+    """Follows redirects that are safe to repeat, to http(s) alone, and sends no secret to another host."""
 
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
@@ -105,7 +105,9 @@ class _Redirects(urllib.request.HTTPRedirectHandler):
             return None
         following = super().redirect_request(req, fp, code, msg, headers, newurl)
         if following is not None and urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]:
-            following.headers = {k: v for k, v in following.headers.items() if k.lower() in _HARMLESS}
+            following.headers = {
+                k: v for k, v in following.headers.items() if k.lower() in _ANONYMOUS_HEADERS
+            }
         return following
 
 
@@ -117,15 +119,15 @@ def _opener() -> urllib.request.OpenerDirector:
         urllib.request.HTTPSHandler,
         urllib.request.HTTPDefaultErrorHandler,
         urllib.request.HTTPErrorProcessor,
-        _Redirects,
+        _SafeRedirects,
     )
     for handler in handlers:
         opener.add_handler(handler())
     return opener
 
 
-def _show(status: int, reason: str, head: bytes) -> str:
-    """Print what came back, and return the first line of its body."""
+def _print_answer(status: int, reason: str, head: bytes) -> str:
+    """Print the answer and return the first line of its body."""
     text = clean_text(head.decode("utf-8", "replace"), _HEAD_BYTES)
     sys.stdout.write(f"{status} {reason}\n{text}\n")
     return next((line.strip()[:300] for line in text.splitlines() if line.strip()), "")
@@ -135,16 +137,17 @@ def _refusal(url: str, answer: urllib.error.HTTPError) -> Permanent | Retryable:
     head = b""
     with contextlib.suppress(OSError, http.client.HTTPException):
         head = answer.read(_HEAD_BYTES)
-    line = _show(answer.code, answer.reason, head)
-    what = f"{urlsplit(url).hostname} answered {answer.code} {answer.reason}" + (f": {line}" if line else ".")
-    if 400 <= answer.code < 500 and answer.code not in TRY_AGAIN:
-        return Permanent(f"http_{answer.code}", what)
-    wait = retry_after(answer.headers.get("Retry-After"), _said_at(answer.headers.get("Date")))
-    return Retryable(f"http_{answer.code}", what, after=wait)
+    line = _print_answer(answer.code, answer.reason, head)
+    sentence = f"{urlsplit(url).hostname} answered {answer.code} {answer.reason}"
+    sentence += f": {line}" if line else "."
+    if 400 <= answer.code < 500 and answer.code not in RETRYABLE:
+        return Permanent(f"http_{answer.code}", sentence)
+    wait = retry_after(answer.headers.get("Retry-After"), _answered_at(answer.headers.get("Date")))
+    return Retryable(f"http_{answer.code}", sentence, after=wait)
 
 
-def _said_at(date: str | None) -> datetime | None:
-    """Return when the server answered, by the clock that its Retry-After goes by: ours may be wrong."""
+def _answered_at(date: str | None) -> datetime | None:
+    """Return when the server answered, by its own clock, which its Retry-After uses."""
     try:
         at = email.utils.parsedate_to_datetime(date or "")
     except (TypeError, ValueError, OverflowError):

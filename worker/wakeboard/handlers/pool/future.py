@@ -1,20 +1,27 @@
-"""One job of a pool as its submitter sees it. Only the pool changes it, under the pool's lock."""
+"""One job of a pool: the future that its submitter holds, and an attempt in a thread of the pool."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, MutableMapping
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from threading import Event
-from typing import Any, Literal
+from threading import Event, Thread, current_thread
+from typing import Any, Literal, cast
 
+from wakeboard.core.outcome import AttemptResult
 from wakeboard.core.process.shared_slot import boottime_ns
-from wakeboard.handlers.memory_effect_store import MemoryEffectStore
+from wakeboard.handlers.context import Context
+from wakeboard.handlers.invoke import HandlerCoroutine, invoke
+from wakeboard.handlers.memory_effects import MemoryEffectStore
 from wakeboard.handlers.registry import JobType
 
 State = Literal["queued", "running", "failed", "succeeded", "dead", "cancelled", "dropped", "handed_off"]
 ENDED: tuple[State, ...] = ("succeeded", "dead", "cancelled", "dropped", "handed_off")
-_BECAUSE = {
+_SECOND = 1_000_000_000
+_ENDINGS = {
     "dead": "gave up",
     "cancelled": "was cancelled",
     "dropped": "was dropped",
@@ -25,15 +32,15 @@ _BECAUSE = {
 class NoResult(Exception):
     """The job ended without a result: `state` says how, `error_code` and the text say why."""
 
-    def __init__(self, ticket: Ticket) -> None:
-        why = f" ({ticket.error_code}: {ticket.last_error})" if ticket.error_code else ""
-        super().__init__(f"Job {ticket.id} ({ticket.job_type}) {_BECAUSE[ticket.state]}{why}.")
-        self.state = ticket.state
-        self.error_code = ticket.error_code
+    def __init__(self, future: PoolFuture) -> None:
+        why = f" ({future.error_code}: {future.last_error})" if future.error_code else ""
+        super().__init__(f"Job {future.id} ({future.job_type}) {_ENDINGS[future.state]}{why}.")
+        self.state = future.state
+        self.error_code = future.error_code
 
 
-class Ticket:
-    """A submitted job.
+class PoolFuture:
+    """A submitted job. Only the pool changes it, under the pool's lock.
 
     `state` is a run's (queued, running, failed: waits to be tried again, succeeded, dead, cancelled) or one
     of the pool's own: dropped, handed_off (`handed_to` is then what the hand-off returned: the run's id).
@@ -47,7 +54,7 @@ class Ticket:
         type_: JobType,
         payload_text: str,
         key: str | None,
-        cancel: Callable[[Ticket], bool],
+        cancel: Callable[[PoolFuture], bool],
     ) -> None:
         """`payload_text` is JSON, so nothing that the submitter does later changes it."""
         self.id = id_
@@ -61,15 +68,15 @@ class Ticket:
         self.handed_to: int | None = None
         self.submitted_ns = self.due_ns = boottime_ns()
         self.is_admitted = False
-        # Where it stands among those that are ready.
-        self.place = 0
+        # Its position among the jobs that are ready.
+        self.position = 0
         self._payload_text = payload_text
         self._result_text: str | None = None
         self._cancel = cancel
         self._ended = Event()
 
     def __repr__(self) -> str:
-        return f"<Ticket {self.id} {self.job_type} {self.state}>"
+        return f"<PoolFuture {self.id} {self.job_type} {self.state}>"
 
     @property
     def payload(self) -> Any:
@@ -78,7 +85,7 @@ class Ticket:
 
     @cached_property
     def effect_store(self) -> MemoryEffectStore:
-        """What `once()` keeps over the job's attempts."""
+        """What `once()` remembers over the job's attempts."""
         return MemoryEffectStore()
 
     @property
@@ -100,15 +107,127 @@ class Ticket:
         return None if self._result_text is None else json.loads(self._result_text)
 
     def cancel(self) -> bool:
-        """Decide against the job; returns whether that can still change anything.
+        """Cancel the job; returns whether that can still change anything.
 
-        What waits is cancelled at once. What runs is asked: `ctx.check()` raises, an `async def` is cut at
+        A waiting job is cancelled at once. In a running one `ctx.check()` raises and an `async def` is cut at
         its next `await`; a handler that succeeds all the same has succeeded.
         """
         return self._cancel(self)
 
     def end(self, state: State, result_text: str | None = None) -> None:
-        """For the pool: the job has ended so; whoever waits for its result wakes."""
+        """For the pool: the job has ended in `state`; wakes who waits for its result."""
         self.state = state
         self._result_text = result_text
         self._ended.set()
+
+
+class _PrefixAdapter(logging.LoggerAdapter[logging.Logger]):
+    def process(self, msg: Any, kwargs: MutableMapping[str, Any]) -> tuple[Any, MutableMapping[str, Any]]:
+        job = self.extra or {}
+        return f"run={job['run']} type={job['type']} {msg}", kwargs
+
+
+class _PooledContext(Context):
+    """The context of a handler in a pool, which shares its process's output with others.
+
+    Its log lines have a prefix, and the next attempt knows what `once()` did.
+    """
+
+    def __init__(self, future: PoolFuture, enqueued_at: str, started_ns: int) -> None:
+        super().__init__(
+            job_type=future.job_type,
+            run_id=future.id,
+            attempt=future.attempts,
+            key=future.key,
+            enqueued_at=enqueued_at,
+            timeout_seconds=future.type.timeout_seconds,
+            started_ns=started_ns,
+        )
+        self._future = future
+
+    @property
+    def effect_store(self) -> MemoryEffectStore:
+        return self._future.effect_store
+
+    @property
+    def log(self) -> logging.Logger:
+        logger = super().log
+        return cast("logging.Logger", _PrefixAdapter(logger, {"run": self.run_id, "type": self.job_type}))
+
+
+class Attempt:
+    """One start of one job. Times are on the clock of `boottime_ns`."""
+
+    def __init__(self, future: PoolFuture, grace_seconds: float) -> None:
+        """`grace_seconds`: how long the handler may go on after its deadline or a cancel."""
+        now = boottime_ns()
+        self.future = future
+        self.number = future.attempts
+        self.started_ns = now
+        self.is_cancelled = self.is_stopped = False
+        self.deadline_ns = now + int(future.type.timeout_seconds * _SECOND)
+        self._grace_ns = int(grace_seconds * _SECOND)
+        self._is_interrupted = False
+        self.thread: Thread | None = None
+        self._cancel_task: Callable[[], object] | None = None
+        waited = timedelta(microseconds=(now - future.submitted_ns) // 1000)
+        self.context = _PooledContext(future, (datetime.now(UTC) - waited).isoformat(), now)
+
+    @property
+    def seconds(self) -> float:
+        """How long ago it started."""
+        return (boottime_ns() - self.started_ns) / _SECOND
+
+    @property
+    def next_ns(self) -> int:
+        """When the clock has to act on this attempt: first to interrupt it, then to abandon it."""
+        return self.deadline_ns + self._grace_ns if self._is_interrupted else self.deadline_ns
+
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the handler runs on although its grace after the interruption is over."""
+        return self._is_interrupted and boottime_ns() >= self.next_ns
+
+    def run(self) -> AttemptResult:
+        """Call the handler, in this thread, and return how it ended."""
+        self.thread = current_thread()
+        try:
+            self.context.payload = self.future.payload
+        except RecursionError as error:
+            return AttemptResult("raised", "payload_unreadable", f"The payload cannot be read: {error}")
+        return invoke(self.future.type, self.context, await_it=self._run_coroutine)
+
+    def cancel(self) -> None:
+        """Make `check()` raise Cancelled, and interrupt the handler."""
+        self.context.ask_cancel()
+        self.deadline_ns = min(self.deadline_ns, boottime_ns())
+        self.interrupt()
+
+    def interrupt(self) -> None:
+        """After the deadline or a cancel: cut an async handler at its next `await`."""
+        self._is_interrupted = True
+        if self._cancel_task is not None:
+            with suppress(RuntimeError):  # Its loop has just closed: the handler has ended.
+                self._cancel_task()
+
+    def _run_coroutine(self, coroutine: HandlerCoroutine) -> object:
+        import asyncio
+
+        return asyncio.run(self._await(coroutine))
+
+    async def _await(self, coroutine: HandlerCoroutine) -> object:
+        import asyncio
+
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert task is not None
+        self._cancel_task = lambda: loop.call_soon_threadsafe(task.cancel)
+        try:
+            self.context.check()
+        except BaseException:
+            coroutine.close()
+            raise
+        try:
+            return await coroutine
+        except asyncio.CancelledError:
+            self.context.check()
+            raise

@@ -1,15 +1,15 @@
-"""What a pool tells of itself: its numbers, what runs, and how it ended."""
+"""The metrics of a pool, and the report of its end."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from wakeboard.handlers.pool.future import ENDED, State, Ticket
+from wakeboard.handlers.pool.future import ENDED, PoolFuture, State
 
 
 class Running(NamedTuple):
-    """A handler under way: `seconds` since its start; `given_up` when its job has ended without it."""
+    """A handler that runs, for `seconds` by now; `given_up`: its job has ended without it."""
 
     id: int
     job_type: str
@@ -71,7 +71,7 @@ class Report(NamedTuple):
     """
 
     finished: int
-    dropped: tuple[Ticket, ...]
+    dropped: tuple[PoolFuture, ...]
     handed_off: int
     still_running: tuple[Running, ...]
 
@@ -82,15 +82,15 @@ class Report(NamedTuple):
 
 
 @dataclass(slots=True)
-class Span:
-    """Durations of one kind, added up."""
+class DurationStats:
+    """Number, sum and maximum of durations."""
 
     count: int = 0
     sum_ns: int = 0
     maximum_ns: int = 0
 
     def add(self, ns: int) -> None:
-        """Count one more."""
+        """Count one more duration."""
         self.count += 1
         self.sum_ns += ns
         self.maximum_ns = max(self.maximum_ns, ns)
@@ -106,11 +106,11 @@ class Span:
         return self.maximum_ns / 1e9
 
 
-class Tally:
-    """What a pool counts as it goes."""
+class Counters:
+    """What a pool counts; `ended` by the state in which jobs ended."""
 
     def __init__(self) -> None:
         self.submitted = self.started = self.failed = self.retried = 0
         self.refused = self.blocked = self.abandoned = self.late = 0
         self.ended: dict[State, int] = dict.fromkeys(ENDED, 0)
-        self.latency, self.wait, self.run = Span(), Span(), Span()
+        self.latency, self.wait, self.run = DurationStats(), DurationStats(), DurationStats()

@@ -1,1 +1,1 @@
-"""Indexes that a long transaction left bloated: which they are, and their rebuilding beside the work."""
+"""Finds indexes that a long transaction left bloated, and rebuilds them while workers run."""

@@ -1,23 +1,20 @@
-"""Which hot indexes are much larger than their entries need, and what a rebuild that was cut short left.
+"""Finds hot indexes that are much larger than their entries need, and half-built indexes.
 
-Every run enters and leaves the hot indexes. While a snapshot is held open, nothing may remove what left.
-VACUUM removes it afterwards, but gives no page back, and a page that is not quite empty stays where it is
-(PostgreSQL's manual, "Routine Reindexing"). All other indexes grow with their table. Asks the catalogues and
-changes nothing.
+Every run enters and leaves the hot indexes. While a snapshot is held open, VACUUM may not remove the entries
+that left. It removes them afterwards, but gives no page back, and a page that is not quite empty stays where
+it is (PostgreSQL's manual, "Routine Reindexing"). All other indexes grow with their table. Reads the
+catalogues only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-import psycopg
+from psycopg import Connection
 from psycopg.rows import class_row
 
-Connection = psycopg.Connection[Any]
-
-HOT = ("job_runs_claimable", "job_runs_leased", "job_runs_under_way_of_definition")
+HOT = ("job_runs_claimable", "job_runs_leased", "job_runs_by_status", "job_runs_under_way_of_definition")
 # An index of this many times its fresh size is bloated.
 TOO_LARGE = 3.0
 # A rebuild reads its whole table, and some growth is usual: autovacuum comes when 2 % of job_runs are dead,
@@ -40,7 +37,7 @@ WHERE c.relnamespace = 'wakeboard'::regnamespace AND c.relname = ANY (%(hot)s) A
 ORDER BY 3 DESC
 """
 # DROP INDEX takes the owner.
-LEFTOVERS = """
+HALF_BUILT = """
 SELECT c.relname::text AS name, t.relname::text AS on_table, current_user::text AS role,
     pg_has_role(c.relowner, 'USAGE') AS may_drop
 FROM pg_index AS i JOIN pg_class AS c ON c.oid = i.indexrelid JOIN pg_class AS t ON t.oid = i.indrelid
@@ -50,8 +47,8 @@ ORDER BY 1
 
 
 @dataclass(slots=True)
-class Index:
-    """A hot index: its size, and how many entries it has at most; ``may_rebuild`` is of this ``role``."""
+class HotIndex:
+    """A hot index: its size, at most how many entries it has, and whether ``role`` may rebuild it."""
 
     name: str
     on_table: str
@@ -63,28 +60,28 @@ class Index:
 
     @property
     def needed_bytes(self) -> float:
-        """What its entries would take in a fresh index."""
+        """The size of a fresh index with the same entries."""
         return self.entries * self.entry_bytes
 
     @property
     def is_bloated(self) -> bool:
-        """Whether it is several times as large as that."""
+        """Whether the index is TOO_LARGE times as large as its entries need."""
         return self.bytes > TOO_LARGE * self.needed_bytes
 
     @property
-    def rebuilds(self) -> str:
-        """The statement that rebuilds it."""
+    def rebuild_statement(self) -> str:
+        """The statement that rebuilds the index."""
         return f"REINDEX INDEX CONCURRENTLY wakeboard.{self.name}"
 
     @property
-    def says(self) -> str:
-        """What is wrong, in one sentence."""
+    def sentence(self) -> str:
+        """What is wrong with the index."""
         return f"{self.name} takes {megabytes(self.bytes)} where {megabytes(self.needed_bytes)} would do."
 
 
 @dataclass(frozen=True, slots=True)
 class HalfBuiltIndex:
-    """A half-built index: a rebuild is under way, or was cut short; ``may_drop`` is of ``role``."""
+    """An index whose rebuild is under way or was interrupted, and whether ``role`` may drop it."""
 
     name: str
     on_table: str
@@ -92,30 +89,30 @@ class HalfBuiltIndex:
     may_drop: bool
 
     @property
-    def drops(self) -> str:
-        """The statement that drops it."""
+    def drop_statement(self) -> str:
+        """The statement that drops the index."""
         return f"DROP INDEX CONCURRENTLY wakeboard.{self.name}"
 
 
-def bloated(
+def find_bloated(
     connection: Connection, entry_bytes: Mapping[str, float], *, floor_bytes: int = FLOOR_BYTES
-) -> list[Index]:
-    """Return the hot indexes of ``floor_bytes`` or more that take over three times what they need.
+) -> list[HotIndex]:
+    """Return the bloated hot indexes of ``floor_bytes`` or more, the largest first.
 
-    ``entry_bytes``: what an entry took right after the last rebuild, by the name of the index. The largest
-    index is the first. An index that nobody has analyzed yet is left out.
+    ``entry_bytes``: what an entry took right after the last rebuild, by the name of the index. An index that
+    nobody has analyzed yet is left out.
     """
-    with connection.cursor(row_factory=class_row(Index)) as cursor:
+    with connection.cursor(row_factory=class_row(HotIndex)) as cursor:
         large = cursor.execute(SIZES, {"hot": list(HOT), "floor": floor_bytes}).fetchall()
     for index in large:
         index.entry_bytes = max(ENTRY_BYTES, entry_bytes.get(index.name, 0.0))
     return [index for index in large if index.is_bloated]
 
 
-def leftovers(connection: Connection) -> list[HalfBuiltIndex]:
-    """Return what REINDEX CONCURRENTLY has under way or left behind: not valid, and named by it."""
+def find_half_built(connection: Connection) -> list[HalfBuiltIndex]:
+    """Return the invalid indexes that REINDEX CONCURRENTLY has named: under way, or left behind."""
     with connection.cursor(row_factory=class_row(HalfBuiltIndex)) as cursor:
-        return cursor.execute(LEFTOVERS).fetchall()
+        return cursor.execute(HALF_BUILT).fetchall()
 
 
 def megabytes(size: float) -> str:

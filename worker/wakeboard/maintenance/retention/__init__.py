@@ -1,5 +1,5 @@
-"""Retention: what ended long ago goes, in small batches, whoever of the workers has time for it.
+"""Retention: removes what ended long ago, in small batches, in whichever worker has time.
 
-``keep`` says for how long, ``zones`` remembers where nothing can have expired yet, ``runs`` and ``leftovers``
-remove one batch, ``sweep`` is the duty that makes a pass of them. Nothing here waits for anybody's lock.
+``policy`` says how long, ``zone_map`` remembers which ids hold nothing that has expired, ``runs`` and
+``other_rows`` remove one batch, ``sweep`` is the duty that makes a pass. Nothing here waits for a lock.
 """

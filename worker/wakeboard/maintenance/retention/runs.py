@@ -1,44 +1,42 @@
-"""One batch of ended runs: look at a stretch of ids, remove what expired with its attempts and output.
+"""One batch of ended runs: scan a range of ids, remove what expired with its attempts and output.
 
-The look decides nothing for good: the removal locks each run, skipping what somebody holds, and names the
-end as read, so a run that was retried in between (its end is gone, or another) stays.
+The scan decides nothing for good: the removal locks each run, skips what somebody has locked, and names the
+end as read. So a run that was retried in between (its end is gone, or another) stays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from random import shuffle
-from typing import Any
 
 import psycopg
+from psycopg import Connection
 from psycopg.rows import class_row
 
 from wakeboard.database.poison_rows import RowBatches
-from wakeboard.maintenance.retention.keep import Keep, OfType
-from wakeboard.maintenance.retention.zones import Zone, Zones
+from wakeboard.maintenance.retention.policy import RetentionPolicy, TypePolicy
+from wakeboard.maintenance.retention.zone_map import Zone, ZoneMap
 
-Connection = psycopg.Connection[Any]
-
-LOOK_ROWS = 2000
+SCAN_ROWS = 2000
 # Small, because a claim that comes meanwhile shares the processors with the batch.
 REMOVE_ROWS = 400
-# Ids that one look may pass. Under a long open snapshot removed rows stay in the index, and a look that
+# Ids that one scan may pass. Under a long open snapshot removed rows stay in the index, and a scan that
 # asked for rows alone would walk over all of them at once.
-LOOK_IDS = 20_000
+SCAN_IDS = 20_000
 DAY_SECONDS = 86_400.0
 MOST_REFUSED = 8
 
-POLICIES = """
+TYPE_POLICIES = """
 SELECT name, keep_succeeded_days AS succeeded_days, keep_dead_days AS dead_days FROM wakeboard.job_types
 WHERE keep_succeeded_days IS NOT NULL OR keep_dead_days IS NOT NULL ORDER BY name
 """
 NEXT_ID = "SELECT r.id FROM wakeboard.job_runs AS r WHERE r.id > %s ORDER BY r.id LIMIT 1"
-# By the primary key: an index on the end of runs would cost every finish. Who has not ended, or is kept for
-# ever, has no expires_at. A stretch is cut behind the last run that fits into one removal.
-LOOK = """
-WITH looked AS MATERIALIZED (
+# By the primary key: an index on the end of runs would cost every finish. A run that has not ended, or is
+# kept for ever, has no expires_at. The range is cut behind the last run that fits into one removal.
+SCAN = """
+WITH scanned AS MATERIALIZED (
     SELECT r.id, r.finished_at, r.created_at,
         r.finished_at + make_interval(days => CASE r.status
             WHEN 'succeeded' THEN coalesce(t.keep_succeeded_days, %(succeeded)s::int)
@@ -47,8 +45,8 @@ WITH looked AS MATERIALIZED (
         SELECT id, job_type, status, finished_at, created_at FROM wakeboard.job_runs
         WHERE id > %(from_id)s AND id <= %(to_id)s ORDER BY id LIMIT %(rows)s
     ) AS r LEFT JOIN wakeboard.job_types AS t ON t.name = r.job_type
-), placed AS (
-    SELECT *, count(*) FILTER (WHERE expires_at <= now()) OVER (ORDER BY id) AS place FROM looked
+), numbered AS (
+    SELECT *, count(*) FILTER (WHERE expires_at <= now()) OVER (ORDER BY id) AS position FROM scanned
 )
 SELECT count(*) AS rows, max(id) AS last_id,
     coalesce(array_agg(id) FILTER (WHERE expires_at <= now()), '{}') AS ids,
@@ -58,33 +56,33 @@ SELECT count(*) AS rows, max(id) AS last_id,
         AS oldest_at,
     coalesce(bool_or(least(created_at, finished_at) <= now() - make_interval(days => %(shortest)s)), false)
         AS is_old
-FROM placed WHERE place <= %(most)s
+FROM numbered WHERE position <= %(most)s
 """
 REMOVE = """
 WITH expired AS MATERIALIZED (
     SELECT * FROM unnest(%(ids)s::bigint[], %(ends)s::timestamptz[]) AS e (id, finished_at)
-), held AS MATERIALIZED (
-    SELECT mine.id
+), locked AS MATERIALIZED (
+    SELECT candidate.id
     FROM expired AS e
     CROSS JOIN LATERAL (
         SELECT r.id FROM wakeboard.job_runs AS r
         WHERE r.id = e.id AND r.finished_at = e.finished_at
         FOR UPDATE OF r SKIP LOCKED
-    ) AS mine
-), gone AS (
-    DELETE FROM wakeboard.job_runs AS r USING held AS h
-    WHERE r.id = h.id AND r.finished_at IS NOT NULL
+    ) AS candidate
+), removed AS (
+    DELETE FROM wakeboard.job_runs AS r USING locked AS l
+    WHERE r.id = l.id AND r.finished_at IS NOT NULL
     RETURNING r.id
-), history AS (
-    DELETE FROM wakeboard.job_attempts AS a USING gone AS g WHERE a.run_id = g.id RETURNING 1
+), removed_attempts AS (
+    DELETE FROM wakeboard.job_attempts AS a USING removed AS r WHERE a.run_id = r.id RETURNING 1
 )
-SELECT (SELECT count(*) FROM gone), (SELECT count(*) FROM history)
+SELECT (SELECT count(*) FROM removed), (SELECT count(*) FROM removed_attempts)
 """
 
 
 @dataclass(frozen=True, slots=True)
-class EndedRuns:
-    """What a look found: see LOOK."""
+class ScannedRuns:
+    """A row of SCAN."""
 
     rows: int
     last_id: int | None
@@ -110,63 +108,59 @@ class Batch:
     refused: str | None = None
 
 
-def policy(connection: Connection, keep: Keep) -> Keep:
-    """Return ``keep`` with what operators decided for single types."""
-    with connection.cursor(row_factory=class_row(OfType)) as cursor:
-        return keep.with_types(cursor.execute(POLICIES).fetchall())
+def read_policy(connection: Connection, policy: RetentionPolicy) -> RetentionPolicy:
+    """Return ``policy`` with what operators have decided for single types by now."""
+    with connection.cursor(row_factory=class_row(TypePolicy)) as cursor:
+        return replace(policy, types=tuple(cursor.execute(TYPE_POLICIES)))
 
 
 def remove_batch(
-    connection: Connection, keep: Keep, zones: Zones, cursor: int, *, now: float, backlog: bool
+    connection: Connection, policy: RetentionPolicy, zones: ZoneMap, cursor: int, *, now: float, backlog: bool
 ) -> Batch:
     """Remove the next expired runs behind the id ``cursor``, inside the caller's transaction.
 
     ``now``: the transaction's, in seconds. ``backlog``: the batch before was full, so this one probably will
-    be, and looks no further than that.
+    be, and scans no further than that.
     """
-    if keep.shortest_days is None:
+    if policy.shortest_days is None:
         return Batch(None)
-    from_id, known_to = zones.next(cursor, now)
-    to_id = from_id + LOOK_IDS if known_to is None else min(known_to, from_id + LOOK_IDS)
-    most = REMOVE_ROWS if backlog else LOOK_ROWS
-    found = _look(connection, keep, from_id, to_id, most)
-    if not found.rows and known_to is None:
+    from_id, zone_end = zones.next_range(cursor, now)
+    to_id = from_id + SCAN_IDS if zone_end is None else min(zone_end, from_id + SCAN_IDS)
+    most = REMOVE_ROWS if backlog else SCAN_ROWS
+    scanned = scan(connection, policy, from_id, to_id, most)
+    if not scanned.rows and zone_end is None:
         following = connection.execute(NEXT_ID, (from_id,)).fetchone()
         if following is None:
             return Batch(None)
         to_id = max(to_id, following[0] - 1)
-    elif not found.is_old and known_to is None:
+    elif not scanned.is_old and zone_end is None:
         # Whatever was enqueued later than the newest run that may go cannot have ended before it.
-        return Batch(None, oldest_at=found.oldest_at)
+        return Batch(None, oldest_at=scanned.oldest_at)
     # In any order: the runs that are refused are not always the same ones that are tried.
-    expired = [*zip(found.ids, found.ends, strict=True)]
+    expired = [*zip(scanned.ids, scanned.ends, strict=True)]
     shuffle(expired)
     removed = remove(connection, expired)
-    is_cut = known_to is None or found.rows == most or len(found.ids) == REMOVE_ROWS
-    # Never past the newest id: what comes later was not looked at.
-    end = found.last_id if is_cut and found.last_id is not None else to_id
-    zones.put(from_id, _zone(found, end, removed.runs, now, keep.shortest_days))
-    return Batch(end, removed.runs, removed.attempts, found.oldest_at, removed.refused)
+    is_cut = zone_end is None or scanned.rows == most or len(scanned.ids) == REMOVE_ROWS
+    # Never past the newest id: what comes later was not scanned.
+    end = scanned.last_id if is_cut and scanned.last_id is not None else to_id
+    due_at = now
+    if removed.runs == len(scanned.ids):
+        # What has not ended yet can expire after the shortest time at best.
+        soonest = now + policy.shortest_days * DAY_SECONDS
+        due_at = min(soonest, scanned.next_expiry_at or soonest)
+    zones.put(from_id, Zone(end, scanned.rows - removed.runs, due_at, scanned.oldest_at))
+    return Batch(end, removed.runs, removed.attempts, scanned.oldest_at, removed.refused)
 
 
-def _look(connection: Connection, keep: Keep, from_id: int, to_id: int, most: int) -> EndedRuns:
+def scan(connection: Connection, policy: RetentionPolicy, from_id: int, to_id: int, most: int) -> ScannedRuns:
+    """Find at most REMOVE_ROWS expired runs after ``from_id`` up to ``to_id`` among the first ``most``."""
     values = {
         "from_id": from_id, "to_id": to_id, "rows": most, "most": REMOVE_ROWS,
-        "succeeded": keep.succeeded_days, "dead": keep.dead_days, "shortest": keep.shortest_days,
+        "succeeded": policy.succeeded_days, "dead": policy.dead_days, "shortest": policy.shortest_days,
     }  # fmt: skip
-    with connection.cursor(row_factory=class_row(EndedRuns)) as cursor:
-        found = cursor.execute(LOOK, values).fetchone()
-    assert found is not None
-    return found
-
-
-def _zone(found: EndedRuns, to_id: int, removed: int, now: float, shortest_days: int) -> Zone:
-    """Return the zone that a look leaves: what has not ended yet can expire in ``shortest_days`` at best."""
-    soonest = now + shortest_days * DAY_SECONDS
-    if removed < len(found.ids):
-        soonest = now
-    due_at = min(soonest, found.next_expiry_at or soonest)
-    return Zone(to_id, found.rows - removed, due_at, found.oldest_at)
+    with connection.cursor(row_factory=class_row(ScannedRuns)) as cursor:
+        (scanned,) = cursor.execute(SCAN, values)
+    return scanned
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
-"""Where the pass over everything stands: one row of ``loops`` that all workers share, locked while one works.
+"""How far the pass is: one row of ``loops`` that all workers share, locked while one of them works.
 
-A pass is continued by whoever comes when its worker is gone, so ticks that live for a second get through too.
+When the worker of a pass is gone, another one continues it, so ticks that live for a second get through too.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-import psycopg
+from psycopg import Connection
 
 from wakeboard.core.time.clock_skew import MARGIN_SECONDS
 
-Connection = psycopg.Connection[Any]
+_TIMES = ("started_at", "finished_at", "oldest_ended_at")
 
 PROCESS_ID, NAME = "all workers", "retention pass"
 PASS_SECONDS = 3600.0
-# The last worker at it knows where nothing can have expired yet, so the others let it go first.
+# The worker of the last pass has the zone map, so the others wait longer.
 OTHERS_WAIT_SECONDS = 600.0
-# A pass whose worker has been silent for so long is anybody's.
+# After so long without a sign of its worker anybody may continue a pass.
 ABANDONED_SECONDS = 30.0
 
 READ = """
@@ -40,13 +40,15 @@ UPDATE wakeboard.loops SET numbers = %s::jsonb, last_success_at = now() WHERE pr
 
 @dataclass(slots=True)
 class RetentionPass:
-    """A pass under way, or the last one: ``room`` is what it is at, None when it has finished.
+    """A pass under way, or the last one.
 
-    Times are seconds of the database's clock; ``removed`` counts by name.
+    ``phase`` is what is being removed: runs, or the name of a RetentionRule; None when the pass has
+    finished. ``cursor`` is the id to go on behind. Times are seconds of the database's clock; ``removed``
+    counts rows by name.
     """
 
     owner: str = ""
-    room: str | None = None
+    phase: str | None = None
     cursor: int = 0
     started_at: float | None = None
     finished_at: float | None = None
@@ -63,28 +65,28 @@ class RetentionPass:
             for name, count in numbers.items()
             if name.startswith("removed_")
         }
-        known = {name: value for name, value in numbers.items() if name in cls.__slots__}
-        for name in ("started_at", "finished_at", "oldest_ended_at"):
-            known[name] = _seconds(known.get(name))
-        return cls(**known, removed=removed)
+        values = {name: value for name, value in numbers.items() if name in cls.__slots__}
+        for name in _TIMES:
+            text = values.get(name)
+            values[name] = None if text is None else datetime.fromisoformat(text).timestamp()
+        return cls(**values, removed=removed)
 
     def numbers(self) -> dict[str, Any]:
         """Return what the shared row holds; ``read`` takes it back."""
-        return {"owner": self.owner, "room": self.room, "cursor": self.cursor} | self.shown()
+        return {"owner": self.owner, "phase": self.phase, "cursor": self.cursor} | self.summary()
 
-    def shown(self) -> dict[str, Any]:
-        """Return what people are told; kinds of which nothing went are left out, but for runs."""
-        times = ("started_at", "finished_at", "oldest_ended_at")
+    def summary(self) -> dict[str, Any]:
+        """Return what people see; kinds of which nothing went are left out, but for runs."""
         counts = {"runs": 0, "attempts": 0} | {name: count for name, count in self.removed.items() if count}
         return {
-            **{name: _text(getattr(self, name)) for name in times},
+            **{name: _iso(getattr(self, name)) for name in _TIMES},
             "backlog": self.backlog,
             "work_seconds": round(self.work_seconds, 3),
             **{f"removed_{name}": count for name, count in counts.items()},
         }
 
     def count(self, name: str, rows: int) -> None:
-        """Add to what was removed."""
+        """Add ``rows`` to what was removed of ``name``."""
         self.removed[name] = self.removed.get(name, 0) + rows
 
 
@@ -97,41 +99,40 @@ class RetentionRow(NamedTuple):
 
 
 def is_due(state: RetentionPass, silent_seconds: float, owner: str) -> bool:
-    """Tell whether ``owner`` should begin or go on with a pass whose row was last written so long ago.
+    """Return whether ``owner`` should begin a pass, or continue one, whose row was written so long ago.
 
-    A row that was written ahead of the clock is as good as one that was written long ago.
+    A row that was written ahead of the clock counts as written long ago.
     """
     if silent_seconds < -MARGIN_SECONDS:
         return True
-    mine = state.owner == owner
-    if state.room is not None:
-        return mine or silent_seconds >= ABANDONED_SECONDS
+    is_own = state.owner == owner
+    if state.phase is not None:
+        return is_own or silent_seconds >= ABANDONED_SECONDS
     if state.finished_at is None:
         return True
-    return silent_seconds >= PASS_SECONDS + (0.0 if mine else OTHERS_WAIT_SECONDS)
+    return silent_seconds >= PASS_SECONDS + (0.0 if is_own else OTHERS_WAIT_SECONDS)
 
 
 def read(connection: Connection, *, lock: bool = False) -> RetentionRow | None:
-    """Return how the pass stands; None when somebody holds its row, or there is none."""
+    """Return the shared row; None when there is none or, with ``lock``, somebody has locked it."""
     row = connection.execute((LOCK if lock else READ).encode(), (PROCESS_ID, NAME)).fetchone()
-    return None if row is None else RetentionRow(RetentionPass.read(row[0] or {}), row[1], row[2])
+    if row is None:
+        return None
+    numbers, silent_seconds, now = row
+    return RetentionRow(RetentionPass.read(numbers or {}), silent_seconds, now)
 
 
 def create(connection: Connection) -> None:
-    """Make the row, unless there is one."""
+    """Insert the shared row, unless there is one."""
     connection.execute(CREATE, (PROCESS_ID, NAME, PASS_SECONDS))
 
 
 def store(connection: Connection, state: RetentionPass) -> None:
-    """Write where the pass stands."""
+    """Write ``state`` into the shared row."""
     connection.execute(STORE, (json.dumps(state.numbers()), PROCESS_ID, NAME))
 
 
-def _text(seconds: float | None) -> str | None:
+def _iso(seconds: float | None) -> str | None:
     if seconds is None:
         return None
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def _seconds(text: str | None) -> float | None:
-    return None if text is None else datetime.fromisoformat(text).timestamp()

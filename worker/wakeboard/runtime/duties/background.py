@@ -11,11 +11,11 @@ from typing import Any, Protocol
 
 import psycopg
 
+from wakeboard.alerts.evaluation import RuleEvaluator
 from wakeboard.alerts.heartbeat import Heartbeat
-from wakeboard.alerts.watch import Watch
 from wakeboard.config.settings import Settings
 from wakeboard.database.outage_log import MissingTables
-from wakeboard.maintenance.retention.keep import Keep
+from wakeboard.maintenance.retention.policy import RetentionPolicy
 from wakeboard.maintenance.retention.sweep import LOOK_SECONDS as RETENTION_SECONDS
 from wakeboard.maintenance.retention.sweep import Retention
 from wakeboard.queue import types
@@ -57,13 +57,13 @@ class Alerts:
     """The duty of one worker process; what it finds is delivered by runs of type ``alert``."""
 
     def __init__(self, settings: Settings) -> None:
-        self._watch = Watch("worker", settings)
+        self._evaluator = RuleEvaluator("worker", settings)
         self._heartbeat = Heartbeat(settings.heartbeat_url)
 
     def step(self, connection: psycopg.Connection[Any]) -> dict[str, int]:
         """Look once; return how many rules were looked at, fire, and how many messages were written."""
         self._heartbeat.step(connection)
-        return self._watch.step(connection)
+        return self._evaluator.step(connection)
 
 
 class Paced(Protocol):
@@ -126,7 +126,7 @@ class Background:
         self._has_more_fires = False
         self._operations = Operations()
         self._counting = StatisticsMerge()
-        self._retention = Retention(Keep.from_settings(settings), presence.worker_id)
+        self._retention = Retention(RetentionPolicy.from_settings(settings), presence.worker_id)
         # A tick ends before a rebuild would.
         self._indexes = None if is_tick else Indexes(url)
         self._heartbeat = Duties(url, self._heartbeats(), name="heartbeat", lack=lack)

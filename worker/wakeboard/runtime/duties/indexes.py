@@ -52,10 +52,10 @@ class Indexes:
         last, is_due = state.read(connection)
         # Through a pooler nothing can be built beside the work: that is left to others.
         begins = is_due and not self.is_working and not is_pooled(connection)
-        if begins and (current := state.take(connection)) is not None:
+        if begins and (current := state.begin(connection)) is not None:
             self._thread = threading.Thread(target=self._work, args=(current,), name="indexes", daemon=True)
             self._thread.start()
-        return last.shown()
+        return last.summary()
 
     def stop(self) -> None:
         """End a pass that is under way; what is half built is dropped by the next one, in any worker."""

@@ -19,8 +19,10 @@ WHERE n.nspname = 'wakeboard'
 def indexes(connection: Connection) -> Iterator[CheckResult]:
     """Name the indexes that are missing, invalid, half built or bloated."""
     is_valid = {row["name"]: row["valid"] for row in read_rows(connection, INDEXES)}
-    rests = bloat.leftovers(connection)
-    invalid = sorted({name for name, valid in is_valid.items() if not valid} - {rest.name for rest in rests})
+    half_built = bloat.find_half_built(connection)
+    invalid = sorted(
+        {name for name, valid in is_valid.items() if not valid} - {index.name for index in half_built}
+    )
     if "job_runs_claimable" not in is_valid:
         yield CheckResult(
             "indexes",
@@ -31,34 +33,36 @@ def indexes(connection: Connection) -> Iterator[CheckResult]:
     elif invalid:
         mend = f"REINDEX INDEX CONCURRENTLY wakeboard.{invalid[0]}"
         yield CheckResult("indexes", "fail", f"Not valid: {', '.join(invalid)}.", mend)
-    elif not (troubles := [*_half_built(rests), *bloated_ones(connection)]):
+    elif not (troubles := [*_half_built(half_built), *bloated_ones(connection)]):
         yield CheckResult("indexes", "ok", f"All {len(is_valid)} are valid, and none is bloated.")
     else:
         yield from troubles
 
 
-def _half_built(rests: Iterable[bloat.HalfBuiltIndex]) -> Iterator[CheckResult]:
+def _half_built(indexes: Iterable[bloat.HalfBuiltIndex]) -> Iterator[CheckResult]:
     """Name the indexes that a rebuild creates now, or left when it was interrupted."""
-    for rest in rests:
-        says = f"{rest.name} is being built, or was left by a rebuild that was cut short."
+    for index in indexes:
+        says = f"{index.name} is being built, or was left by a rebuild that was cut short."
         mend = "If nothing builds it, the next look of a worker at the indexes drops it (each half hour)."
         yield CheckResult(
-            "indexes", "warning", says, mend if rest.may_drop else f"As its owner: {rest.drops}"
+            "indexes", "warning", says, mend if index.may_drop else f"As its owner: {index.drop_statement}"
         )
 
 
 def bloated_ones(connection: Connection, floor_bytes: int = bloat.FLOOR_BYTES) -> Iterator[CheckResult]:
     """Name the hot indexes of ``floor_bytes`` or more that a long transaction left bloated."""
     last, _ = state.read(connection)
-    for index in bloat.bloated(connection, last.entry_bytes, floor_bytes=floor_bytes):
-        yield CheckResult("indexes", "warning", index.says, f"{_who_rebuilds(index)}: {index.rebuilds}")
+    for index in bloat.find_bloated(connection, last.entry_bytes, floor_bytes=floor_bytes):
+        yield CheckResult(
+            "indexes", "warning", index.sentence, f"{_who_rebuilds(index)}: {index.rebuild_statement}"
+        )
 
 
-def _who_rebuilds(index: bloat.Index) -> str:
+def _who_rebuilds(index: bloat.HotIndex) -> str:
     """Say who should, or will, rebuild ``index``, before the statement that does."""
     if not index.may_rebuild:
         return f"The role {index.role} may not rebuild it. As the owner of its table"
-    hours, days = state.REST_SECONDS / 3600, state.GIVEN_UP_SECONDS / 86_400
+    hours, days = state.REST_SECONDS / 3600, state.POSTPONED_SECONDS / 86_400
     return (
         f"A worker rebuilds it, at the latest {hours:g} hours after the last try "
         f"({days:g} days after one that took too long), unless a transaction stays open; or"

@@ -1,17 +1,17 @@
-"""What a restored database needs before anybody works on it: to be out of reach of the life that it left.
+"""Fences a restored database off from the workers that used it before.
 
-A worker that was cut off may still hold a run that it claimed after the backup, and come back. So that none
-of its answers fits: every epoch jumps far ahead, every lease ends, every worker is gone, and no number is
-given twice: providers remember idempotency keys made of them, receivers of alerts which they have had. Nobody
-who was signed in then is signed in now. To do it twice does no harm: numbers and epochs jump once more.
+A worker that was cut off may still hold a run that it claimed after the backup, and come back. None of its
+answers may fit: every epoch jumps far ahead, every lease ends, every worker counts as stopped. No number is
+given twice: providers remember idempotency keys made of them, receivers of alerts remember their ids. Every
+session ends. To fence twice does no harm: numbers and epochs jump once more.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import psycopg
+from psycopg import Connection
 from psycopg.rows import class_row
 
 from wakeboard.database import audit
@@ -22,7 +22,7 @@ EPOCHS_AHEAD = 1_000_000
 NUMBERS_AHEAD = 1_000_000
 NUMBERED = ("job_runs", "job_definitions", "effects", "audit_log", "operations", "alert_messages")
 
-# Succeeded runs can never run again; all others could be held by a worker of the old life.
+# Succeeded runs can never run again; an old worker could hold any other.
 RUNS = f"""
 UPDATE wakeboard.job_runs SET lease_epoch = lease_epoch + {EPOCHS_AHEAD},
     locked_until = CASE WHEN status = 'running' THEN least(locked_until, now()) ELSE locked_until END
@@ -36,9 +36,9 @@ SELECT setval(s.name::regclass, (coalesce(last_value, 0) / $1 + 2) * $1)
 FROM (SELECT pg_get_serial_sequence($2, 'id') AS name) AS s
 LEFT JOIN pg_sequences AS q ON format('%I.%I', q.schemaname, q.sequencename) = s.name
 """
-# A file of pg_dump has them, one of ours has not.
+# A file of pg_dump has them, a backup of ours has not.
 SESSIONS = "DELETE FROM wakeboard.sessions"
-BEFORE = r"""
+PREVIEW = r"""
 SELECT current_database() AS database,
     (SELECT count(*) FROM wakeboard.job_runs WHERE status = 'running') AS running,
     (SELECT count(*) FROM wakeboard.job_runs WHERE status <> 'succeeded') AS unended,
@@ -49,7 +49,7 @@ SELECT current_database() AS database,
         SELECT DISTINCT application_name FROM pg_stat_activity
         WHERE datname = current_database() AND pid <> pg_backend_pid()
             AND (application_name ~ '^wakeboard (duties|lease|web|alerts|handler)\M'
-                -- The name of an address that has one of its own.
+                -- A URL may set an application name of its own.
                 OR (application_name = current_setting('application_name') AND application_name <> ''
                     AND application_name !~ '^wakeboard '))
         ORDER BY 1
@@ -59,8 +59,8 @@ RUNNING = "SELECT count(*) FROM wakeboard.job_runs WHERE status = 'running'"
 
 
 @dataclass(frozen=True, slots=True)
-class BeforeRestore:
-    """What is there before: numbers of rows, and the names of our programs that are connected."""
+class FencePreview:
+    """What a fence would change: numbers of rows, and the names of our programs that are connected."""
 
     database: str
     running: int
@@ -71,19 +71,18 @@ class BeforeRestore:
     connected: list[str]
 
 
-def look(connection: psycopg.Connection[Any]) -> BeforeRestore:
-    """Return what a new life would change; writes nothing."""
-    with connection.cursor(row_factory=class_row(BeforeRestore)) as cursor:
-        found = cursor.execute(BEFORE.encode()).fetchone()
-    assert found is not None
-    return found
+def preview_fence(connection: Connection) -> FencePreview:
+    """Return what ``fence_database`` would change; writes nothing."""
+    with connection.cursor(row_factory=class_row(FencePreview)) as cursor:
+        (preview,) = cursor.execute(PREVIEW.encode())
+    return preview
 
 
-def begin_new_life(connection: psycopg.Connection[Any], actor: Actor, action: str, target: str) -> int:
-    """Cut the restored database off from the life before, in one transaction; return the running runs.
+def fence_database(connection: Connection, actor: Actor, action: str, target: str) -> int:
+    """Fence the restored database in one transaction; return how many runs were running.
 
     It is audited as ``action`` on ``target``: the database, or the file that it came from. The running runs
-    have no worker any more: the first reaper takes them as lost, and they run again by their rule.
+    have no worker any more: the first reaper takes them as lost, and they run again by their retry rule.
     """
     with audit.audited_transaction(connection):
         connection.execute(RUNS.encode())
@@ -91,7 +90,6 @@ def begin_new_life(connection: psycopg.Connection[Any], actor: Actor, action: st
         connection.execute(SESSIONS)
         for table in NUMBERED:
             psycopg.RawCursor(connection).execute(NUMBERS.encode(), (NUMBERS_AHEAD, f"wakeboard.{table}"))
-        row = connection.execute(RUNNING).fetchone()
-        running = int(row[0]) if row else 0
+        ((running,),) = connection.execute(RUNNING).fetchall()
         audit.record(connection, actor, action, "database", target, after={"running": running})
-    return running
+    return int(running)
