@@ -6,8 +6,6 @@ a mail server works.
 
 from __future__ import annotations
 
-from typing import Any
-
 from psycopg import Connection
 from psycopg.rows import class_row
 

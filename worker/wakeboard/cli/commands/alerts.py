@@ -47,7 +47,9 @@ def test(name: str | None, channel: str | None, reason: str | None) -> int:
 
     def send(connection: Connection, rule_id: int) -> Answer:
         settings = read_settings()
-        return test_message.send_test(connection, settings, rule_id, terminal_actor(), reason, channel=channel)
+        return test_message.send_test(
+            connection, settings, rule_id, terminal_actor(), reason, channel=channel
+        )
 
     return _apply(name or next(iter(KINDS)), send)
 

@@ -24,7 +24,7 @@ def read_instructions(context: Context, allowed: tuple[str, ...]) -> Instruction
     field that is not one of ``allowed``.
     """
     if context.definition_id is not None:
-        return known(_read_definition(context), allowed)
+        return check_fields(_read_definition(context), allowed)
     if os.environ.get("WAKEBOARD_ALLOW_COMMANDS", "").lower() not in _YES:
         raise Permanent(
             "commands_not_allowed",

@@ -93,7 +93,7 @@ class Threads:
             self._threads.discard(current_thread())
         # Handlers may have opened a database connection in this thread; most never load the module.
         if (handler_connection := sys.modules.get("wakeboard.queue.handler_connection")) is not None:
-            handler_connection.drop()
+            handler_connection.close_thread_connection()
         log.flush()
 
     def _start_next(self) -> Attempt | None:
