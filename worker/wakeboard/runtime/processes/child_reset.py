@@ -148,7 +148,7 @@ class Hygiene:
         To be asked before answers leave, too: `tidy` spares it the runs that are too short to have left one.
         """
         try:
-            if not has_children() or kill_children((), _KILL_SECONDS):
+            if not has_children() or kill_children(_KILL_SECONDS):
                 return None
         except OSError:
             # It changed its user or its root: the template ends what is left.

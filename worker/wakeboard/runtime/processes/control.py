@@ -20,10 +20,9 @@ from typing import Any
 from wakeboard.config.stop_signals import holding_back
 from wakeboard.config.streams import pass_on
 from wakeboard.config.working_directory import place
-from wakeboard.core.process.process_tree import become_subreaper
+from wakeboard.core.process.process_tree import become_subreaper, kill_children, new_mark
 from wakeboard.runtime.processes.events import describe_status
 from wakeboard.runtime.processes.fork_server import MESSAGE_BYTES, command
-from wakeboard.runtime.processes.orphans import end_leftovers, new_mark
 from wakeboard.runtime.processes.zygote import Zygote
 
 _GONE_SECONDS = 0.05
@@ -217,7 +216,7 @@ class Control:
             self.template.kill()
             code = self._wait(_KILLED_SECONDS)
         self.template = None
-        end_leftovers(self._mark, _SWEEP_SECONDS)
+        kill_children(_SWEEP_SECONDS, mark=self._mark)
         how = "killed and did not end" if code is None else describe_status(-code if code < 0 else code << 8)
         return f"{how}, because it did not answer" if self._is_condemned else how
 

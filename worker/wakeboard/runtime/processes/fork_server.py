@@ -30,12 +30,12 @@ from wakeboard.core.process.process_tree import (
     kill_children,
     open_pidfd,
     outlive_parent,
+    set_mark,
 )
 from wakeboard.core.process.shared_slot import SlotPage
 from wakeboard.core.text.sanitize import clean_text
 from wakeboard.handlers.registry import JOB_TYPES, load_app, without_handlers
 from wakeboard.runtime.processes import ending, preload, spawn
-from wakeboard.runtime.processes.orphans import wear
 
 MESSAGE_BYTES = 128 * 1024
 _TYPES_PER_MESSAGE = 50
@@ -103,7 +103,7 @@ class Template:
                 if self._control.fileno() in ready and not self._obey():
                     return
         finally:
-            kill_children((), _SWEEP_SECONDS)
+            kill_children(_SWEEP_SECONDS)
 
     def _obey(self) -> bool:
         try:
@@ -227,7 +227,7 @@ class Template:
                 member = self._members.pop(pid, None)
                 if member is not None:
                     dead.append((member, status))
-        kill_children(self._members.keys(), _SWEEP_SECONDS)
+        kill_children(_SWEEP_SECONDS, spare=self._members.keys())
         for member, status in dead:
             self._tell(told="died", slot=member.slot, generation=member.generation, status=status, text=None)
 
@@ -292,7 +292,7 @@ def live(given: dict[str, Any]) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     die_with_parent(given["parent"])
     become_subreaper()
-    wear(given["mark"])
+    set_mark(given["mark"])
     os.set_inheritable(given["pages"], False)
     os.set_inheritable(given["control"], False)
     ending.prepare()
