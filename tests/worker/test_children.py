@@ -243,12 +243,12 @@ def test_check_raises_past_the_deadline_without_any_signal(nursery: Nursery) -> 
     assert (finished.answer.kind, finished.answer.error_code) == ("timed_out", "timed_out")
 
 
-def test_ask_cancel_stops_a_polite_handler_and_keeps_its_child(nursery: Nursery) -> None:
+def test_request_cancel_stops_a_polite_handler_and_keeps_its_child(nursery: Nursery) -> None:
     run = assign("polite")
     nursery.begin(run)
     pid = nursery.pid()
-    nursery.children.ask_cancel(0, run.run_id, run.lease_epoch - 1)
-    nursery.children.ask_cancel(0, run.run_id, run.lease_epoch)
+    nursery.children.request_cancel(0, run.run_id, run.lease_epoch - 1)
+    nursery.children.request_cancel(0, run.run_id, run.lease_epoch)
     assert nursery.wait_for(Finished).answer.kind == "cancelled"
     nursery.run(assign("nothing"))
     assert nursery.pid() == pid
@@ -257,7 +257,7 @@ def test_ask_cancel_stops_a_polite_handler_and_keeps_its_child(nursery: Nursery)
 def test_a_run_cancelled_before_its_start_never_calls_its_handler(nursery: Nursery) -> None:
     first, second = assign("polite", timeout=0.2), assign("echo", {"never": 1})
     nursery.begin(first, second)
-    nursery.children.ask_cancel(0, second.run_id, second.lease_epoch)
+    nursery.children.request_cancel(0, second.run_id, second.lease_epoch)
     nursery.wait_for(Finished)
     answer = nursery.wait_for(Finished).answer
     assert (answer.kind, answer.output_tail) == ("unbegun", None)
@@ -275,7 +275,7 @@ def test_a_signal_that_comes_too_late_hits_no_bystander(nursery: Nursery) -> Non
     over = assign("polite", timeout=0.05)
     nursery.begin(over)
     pid, page = nursery.pid(), nursery.children._slots[0].page
-    page.aim(over.run_id, over.lease_epoch)
+    page.set_stop_target(over.run_id, over.lease_epoch)
     nursery.wait_for(Finished)
     bystander = assign("polite", timeout=0.5)
     nursery.begin(bystander)
@@ -318,7 +318,7 @@ def test_progress_is_seen_while_the_run_goes_on(nursery: Nursery) -> None:
     assert nursery.children.progress(0) is None
     nursery.begin(run)
     nursery.wait_until(lambda: nursery.children.progress(0) == (3, 7))
-    nursery.children.ask_cancel(0, run.run_id, run.lease_epoch)
+    nursery.children.request_cancel(0, run.run_id, run.lease_epoch)
     nursery.wait_for(Finished)
     assert nursery.children.progress(0) is None
 
@@ -430,7 +430,7 @@ def test_a_kill_meant_for_a_run_that_has_ended_spares_the_next_one(nursery: Nurs
     nursery.begin(bystander)
     pid = nursery.pid()
     nursery.children.kill(0, over.run_id, over.lease_epoch)
-    nursery.children.ask_cancel(0, bystander.run_id, bystander.lease_epoch)
+    nursery.children.request_cancel(0, bystander.run_id, bystander.lease_epoch)
     assert nursery.wait_for(Finished).answer.kind == "cancelled"
     nursery.run(assign("nothing"))
     assert nursery.pid() == pid

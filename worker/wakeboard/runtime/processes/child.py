@@ -22,7 +22,7 @@ from wakeboard.core.errors.exceptions import parts_of
 from wakeboard.core.outcome import OUTPUT_BYTES, PLAIN, AttemptResult, Cancelled, DeadlineExceeded
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.process.output_file import empty, read_output
-from wakeboard.core.process.shared_slot import SlotPage, boottime_ns
+from wakeboard.core.process.shared_slot import SharedSlot, boottime_ns
 from wakeboard.core.text.sanitize import clean_text
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.event_loop import EventLoop
@@ -78,7 +78,7 @@ class Child:
     """The loop of one slot's process. `armed`: a SIGTERM may be raised; `leaving`: this child should end."""
 
     def __init__(
-        self, slot: int, page: SlotPage, work: socket.socket, recycle_runs: int, recycle_mb: int
+        self, slot: int, page: SharedSlot, work: socket.socket, recycle_runs: int, recycle_mb: int
     ) -> None:
         """`work` is this child's end of the stream to the supervisor."""
         self._slot, self._page, self._work = slot, page, work
@@ -114,7 +114,7 @@ class Child:
                         if self.leaving:
                             break
                         self._received += 1
-                        if self._received <= self._page.taken_back():
+                        if self._received <= self._page.revoked():
                             self._leave_out(assignment)
                         else:
                             self._run(assignment)
@@ -130,7 +130,7 @@ class Child:
             self._idle = False
 
     def _on_term(self, _number: int, _frame: FrameType | None) -> None:
-        if not self._page.hits(self._current):
+        if not self._page.is_stop_target(self._current):
             return
         self.leaving = True
         if self.armed:
@@ -176,7 +176,7 @@ class Child:
                 return
         run_id, lease_epoch = self._current = assignment[:2]
         deadline_ns = started_ns + int(assignment.timeout_seconds * 1e9)
-        self._page.begin(run_id, lease_epoch, started_ns, deadline_ns)
+        self._page.start_run(run_id, lease_epoch, started_ns, deadline_ns)
         answer = self._execute(assignment, started_ns)
         finished_ns = boottime_ns()
         if os.getpid() != self._pid:
@@ -187,7 +187,7 @@ class Child:
         if self._hygiene.has_left_threads and answer.kind not in ("returned", "committed"):
             # Whoever tries the run again must not meet them at work.
             self._tells_by_its_end = True
-        self._page.end()
+        self._page.end_run()
         self._current = None
 
     def _execute(self, assignment: Assignment, started_ns: int) -> AttemptResult:
@@ -222,7 +222,7 @@ class Child:
         """Call the handler among context variables of its own."""
         window: contextlib.AbstractContextManager[Any] = self._window
         if job_type.memory_mb is not None:
-            self._page.set_held_before(held_bytes())
+            self._page.set_memory_before(held_bytes())
             window = self._limited(job_type.memory_mb)
         with parent_run.inside(context.run_id):
             return invoke(job_type, context, window=window, await_it=self.loop.run)
@@ -258,9 +258,9 @@ class Child:
 
     def _report(self, reported: Reported) -> None:
         frame = answer_frame(reported)
-        if not self._page.journal_append(frame):
+        if not self._page.append_answer(frame):
             self._flush()
-            self._page.journal_append(frame)
+            self._page.append_answer(frame)
         if not self._unsent_since:
             self._unsent_since = reported.finished_ns
 
@@ -273,7 +273,7 @@ class Child:
             if self._hygiene.end_processes() is not None:
                 self.leaving = True
             self._work.sendall(self._page.journal())
-            self._page.journal_clear()
+            self._page.clear_journal()
             self._unsent_since = 0
 
 

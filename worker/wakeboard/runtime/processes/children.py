@@ -16,7 +16,7 @@ from typing import Any
 from wakeboard.core.outcome import OUTPUT_BYTES
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.process.output_file import read_output, trim
-from wakeboard.core.process.shared_slot import ANYTHING, StartedRun, create_pages
+from wakeboard.core.process.shared_slot import ANY_RUN, CurrentRun, create_shared_slots
 from wakeboard.runtime.processes.control import Control
 from wakeboard.runtime.processes.events import AppFailed, Event, Ready, TemplateDied, Warned, describe_status
 from wakeboard.runtime.processes.memory import Shortage, family_bytes
@@ -46,7 +46,7 @@ class Children:
         and its children; a child is replaced after `recycle_runs` runs or above `recycle_mb` MB of resident
         memory; `exit_seconds`: how long a child that ends in order may take for what its handlers registered
         for that; `firstborn`: what becomes the first template."""
-        self._pages = create_pages(slots)
+        self._pages = create_shared_slots(slots)
         self._selector: Any = selectors.DefaultSelector()
         self._control = Control(
             self._selector,
@@ -134,14 +134,14 @@ class Children:
         """What was sent to the slot and not reported yet, in order."""
         return list(self._slots[slot].outstanding)
 
-    def current(self, slot: int) -> StartedRun | None:
+    def current(self, slot: int) -> CurrentRun | None:
         """What the slot's child runs at this moment, from shared memory."""
-        return self._slots[slot].page.started()
+        return self._slots[slot].page.current_run()
 
-    def ask_cancel(self, slot: int, run_id: int, lease_epoch: int) -> None:
+    def request_cancel(self, slot: int, run_id: int, lease_epoch: int) -> None:
         """From now on this run's `Context.cancelled` is true and its `check()` raises; not begun yet, it ends
         at once."""
-        self._slots[slot].page.ask_cancel(run_id, lease_epoch)
+        self._slots[slot].page.request_cancel(run_id, lease_epoch)
 
     def terminate(self, slot: int) -> None:
         """SIGTERM for what the slot runs now: its handler is interrupted, answers, and its child is replaced.
@@ -150,11 +150,11 @@ class Children:
         idle.
         """
         held = self._slots[slot]
-        started = held.page.started()
+        started = held.page.current_run()
         if started is None:
-            held.page.aim(ANYTHING)
+            held.page.set_stop_target(ANY_RUN)
         else:
-            held.page.aim(started.run_id, started.lease_epoch)
+            held.page.set_stop_target(started.run_id, started.lease_epoch)
         held.terminate()
 
     def kill(self, slot: int, run_id: int | None = None, lease_epoch: int = 0) -> None:
@@ -177,8 +177,8 @@ class Children:
         several processes share may count more than once.
         """
         held = self._slots[slot]
-        before = held.page.held_before()
-        if held.pid is None or held.page.started() is None or not before:
+        before = held.page.memory_before()
+        if held.pid is None or held.page.current_run() is None or not before:
             return None
         return max(0, family_bytes(held.pid, before + limit) - before)
 
@@ -186,7 +186,7 @@ class Children:
         """(done, total) of what the slot runs now; None when nothing runs or it reported none."""
         page = self._slots[slot].page
         done, total = page.progress()
-        return (done, total) if page.started() and (done or total) else None
+        return (done, total) if page.current_run() and (done or total) else None
 
     def pid(self, slot: int) -> int | None:
         """The process id of the slot's child, None when there is none or its fork is not confirmed yet."""

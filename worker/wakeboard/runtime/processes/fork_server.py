@@ -32,7 +32,7 @@ from wakeboard.core.process.process_tree import (
     outlive_parent,
     set_mark,
 )
-from wakeboard.core.process.shared_slot import SlotPage
+from wakeboard.core.process.shared_slot import SharedSlot
 from wakeboard.core.text.sanitize import clean_text
 from wakeboard.handlers.registry import JOB_TYPES, load_app, without_handlers
 from wakeboard.runtime.processes import ending, preload, spawn
@@ -140,8 +140,8 @@ class Template:
             if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 break
             time.sleep(0.0002)
-        page = SlotPage(self._given["pages"], slot)
-        started = page.started()
+        page = SharedSlot(self._given["pages"], slot)
+        started = page.current_run()
         page.close()
         return started is not None and (started.run_id, started.lease_epoch) == (run_id, lease_epoch)
 

@@ -19,7 +19,7 @@ from wakeboard.core.outcome import OUTPUT_BYTES
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.process.output_file import create_output, empty, read_output
 from wakeboard.core.process.process_tree import kill_tree, send_signal
-from wakeboard.core.process.shared_slot import NOTHING, SlotPage, StartedRun
+from wakeboard.core.process.shared_slot import NO_RUN, SharedSlot, CurrentRun
 from wakeboard.runtime.processes.control import Control
 from wakeboard.runtime.processes.ending import ended_in_order, word_of_end
 from wakeboard.runtime.processes.events import Died, Event, Finished, Returned, Warned, crash_answer
@@ -55,7 +55,7 @@ class Slot:
         self._selector, self._control = selector, control
         self._shortage, self._events = shortage, events
         self.number = number
-        self.page = SlotPage(pages, number)
+        self.page = SharedSlot(pages, number)
         self.output = create_output(number)
         self.alive = self.is_condemned = self._is_let_go = self._is_killed = self._has_answered = False
         self.pid: int | None = None
@@ -63,7 +63,7 @@ class Slot:
         self._to_kill: tuple[int, int, float] | None = None
         # How many assignments the child was sent; what was asked back when, by what ran and that number then.
         self._sent = 0
-        self._asked_back: tuple[StartedRun, int] | None = None
+        self._asked_back: tuple[CurrentRun, int] | None = None
         self.work: socket.socket | None = None
         self.outstanding: deque[Assignment] = deque()
         self._generation = 0
@@ -102,9 +102,9 @@ class Slot:
         self._is_killed = self._has_answered = False
         self._frames = Frames(ANSWER_BYTES)
         self._outgoing.clear()
-        self.page.aim(NOTHING)
+        self.page.set_stop_target(NO_RUN)
         self._sent, self._asked_back = 0, None
-        self.page.take_back(0)
+        self.page.set_revoked(0)
         self._selector.register(ours, selectors.EVENT_READ, self)
         self.order("fork", [theirs.detach(), output])
 
@@ -161,7 +161,7 @@ class Slot:
         if self._to_kill is None:
             return
         run_id, lease_epoch, asked_at = self._to_kill
-        started = self.page.started()
+        started = self.page.current_run()
         if started is None or (started.run_id, started.lease_epoch) != (run_id, lease_epoch):
             self._to_kill = None
         elif monotonic() - asked_at >= UNCONFIRMED_SECONDS:
@@ -177,16 +177,16 @@ class Slot:
         itself for what it left out. Answers that the child had not sent when the run began are taken in as
         well.
         """
-        started, asked, self._asked_back = self.page.started(), self._asked_back, None
+        started, asked, self._asked_back = self.page.current_run(), self._asked_back, None
         if started is None:
-            self.page.take_back(self._sent)
+            self.page.set_revoked(self._sent)
             return []
         if asked is None or asked[0] != started or asked[1] < self._sent:
             self._asked_back = started, self._sent
-            self.page.take_back(self._sent)
+            self.page.set_revoked(self._sent)
             return []
         journal = self.page.journal()
-        if journal != self.page.journal() or self.page.started() != started:
+        if journal != self.page.journal() or self.page.current_run() != started:
             # It is being written: the run is over.
             return []
         if not self._frames.is_between or (journal and not self.read(journal)):
@@ -284,7 +284,7 @@ class Slot:
         self._frames = Frames(ANSWER_BYTES)
         self.read(self.page.journal())
         tail = read_output(self.output, OUTPUT_BYTES)
-        started, running = self.page.started(), None
+        started, running = self.page.current_run(), None
         if started is not None and self.outstanding:
             head = self.outstanding[0]
             if (head.run_id, head.lease_epoch) == (started.run_id, started.lease_epoch):
@@ -294,8 +294,8 @@ class Slot:
         self._outgoing.clear()
         self.alive, self.pid, self._to_kill = False, None, None
         self._close_pidfd()
-        self.page.end()
-        self.page.journal_clear()
+        self.page.end_run()
+        self.page.clear_journal()
         empty(self.output)
         began_ns = started.started_ns if started is not None and running is not None else 0
         answer = crash_answer(

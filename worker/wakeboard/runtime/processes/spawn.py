@@ -15,7 +15,7 @@ from typing import NoReturn
 
 from wakeboard.config.stop_signals import STOPS, outlast
 from wakeboard.core.process.process_tree import become_subreaper, die_with_parent
-from wakeboard.core.process.shared_slot import SlotPage
+from wakeboard.core.process.shared_slot import SharedSlot
 from wakeboard.handlers.registry import load_app
 from wakeboard.runtime.processes import ending
 from wakeboard.runtime.processes.child import Child
@@ -54,7 +54,7 @@ def live(
 ) -> NoReturn:
     """Serve `slot` with the descriptors of the slots' pages and of the work socket, then end this process."""
     try:
-        page = SlotPage(pages, slot)
+        page = SharedSlot(pages, slot)
         os.close(pages)
         child = Child(slot, page, _high(work), recycle_runs, recycle_mb)
         child.serve()
