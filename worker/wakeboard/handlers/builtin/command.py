@@ -82,7 +82,7 @@ def environment(
     ``account``: whose program it is, None for the user of this process. Nothing of the worker's own
     environment goes along, so neither does its database's password.
     """
-    user, home = os_user.of_cron() if account is None else (account.pw_name, account.pw_dir)
+    user, home = os_user.password_entry() if account is None else (account.pw_name, account.pw_dir)
     cron = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": home,

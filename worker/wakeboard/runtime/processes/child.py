@@ -21,7 +21,7 @@ from wakeboard.core import parent_run
 from wakeboard.core.errors.exceptions import parts_of
 from wakeboard.core.outcome import OUTPUT_BYTES, PLAIN, AttemptResult, Cancelled, DeadlineExceeded
 from wakeboard.core.process.assignment import Assignment
-from wakeboard.core.process.output_file import empty, read_output
+from wakeboard.core.process.output_file import clear_output, read_output
 from wakeboard.core.process.shared_slot import SharedSlot, boottime_ns
 from wakeboard.core.text.sanitize import clean_text
 from wakeboard.handlers.context import Context
@@ -248,7 +248,7 @@ class Child:
         elif not self._hygiene.output_is_new:
             if self._hygiene.output_bytes:
                 answer = replace(answer, output_tail=read_output(1, OUTPUT_BYTES))
-            empty(1)
+            clear_output(1)
         self._runs_left -= 1
         if reason is not None or self._runs_left <= 0 or assignment.job_type in self._fresh_types:
             self.leaving = True

@@ -21,7 +21,7 @@ from time import monotonic_ns, sleep
 from typing import Any
 
 from wakeboard.config.working_directory import WorkingDirectory
-from wakeboard.core.process.output_file import is_as_new, is_silent, written_bytes
+from wakeboard.core.process.output_file import has_marker_length, is_empty, written_bytes
 from wakeboard.core.process.process_tree import has_children, kill_children
 from wakeboard.runtime.processes.identity import Identity
 from wakeboard.runtime.processes.interpreter import Interpreter
@@ -107,12 +107,12 @@ class Hygiene:
         try:
             for stream in self._streams[:2]:
                 stream.flush()
-            if run_ns < _SHORT_NS and not self._long_look_is_due and is_silent(1):
+            if run_ns < _SHORT_NS and not self._long_look_is_due and has_marker_length(1):
                 self.output_bytes, self.output_is_new = 0, True
                 return True
             if os.fstat(1).st_ino != self._output_inode or os.fstat(2).st_ino != self._output_inode:
                 return False
-            self.output_bytes, self.output_is_new = written_bytes(1), is_as_new(1)
+            self.output_bytes, self.output_is_new = written_bytes(1), is_empty(1)
             return os.fstat(self._work_fd).st_ino == self._work_inode
         except (OSError, ValueError):
             return False

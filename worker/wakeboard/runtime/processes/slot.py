@@ -17,7 +17,7 @@ from time import monotonic
 
 from wakeboard.core.outcome import OUTPUT_BYTES
 from wakeboard.core.process.assignment import Assignment
-from wakeboard.core.process.output_file import create_output, empty, read_output
+from wakeboard.core.process.output_file import clear_output, create_output, read_output
 from wakeboard.core.process.process_tree import kill_tree, send_signal
 from wakeboard.core.process.shared_slot import NO_RUN, SharedSlot, CurrentRun
 from wakeboard.runtime.processes.control import Control
@@ -296,7 +296,7 @@ class Slot:
         self._close_pidfd()
         self.page.end_run()
         self.page.clear_journal()
-        empty(self.output)
+        clear_output(self.output)
         began_ns = started.started_ns if started is not None and running is not None else 0
         answer = crash_answer(
             status, text, tail, out_of_memory=self._shortage.has_struck(), reason=self._reason
