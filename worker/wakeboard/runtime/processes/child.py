@@ -29,7 +29,7 @@ from wakeboard.handlers.event_loop import EventLoop
 from wakeboard.handlers.invoke import invoke
 from wakeboard.handlers.registry import JOB_TYPES, JobType
 from wakeboard.runtime.processes.beginning import strike_off
-from wakeboard.runtime.processes.child_reset import Hygiene
+from wakeboard.runtime.processes.child_reset import ChildReset
 from wakeboard.runtime.processes.fork_guard import Offspring, leave
 from wakeboard.runtime.processes.memory import bursts_refused, held_bytes
 from wakeboard.runtime.processes.protocol import Frames, Reported, answer_frame, read_assignments
@@ -99,7 +99,7 @@ class Child:
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         self.offspring = Offspring(self._on_term, work)
-        self._hygiene = Hygiene(work.fileno(), recycle_mb)
+        self._reset = ChildReset(work.fileno(), recycle_mb)
 
     def serve(self) -> None:
         """Work until the supervisor's end closes or this child should be replaced."""
@@ -184,7 +184,7 @@ class Child:
             os._exit(0)
         answer = self._clean_up(assignment, answer, finished_ns - started_ns)
         self._report(Reported(run_id, lease_epoch, started_ns, finished_ns, answer))
-        if self._hygiene.has_left_threads and answer.kind not in ("returned", "committed"):
+        if self._reset.has_left_threads and answer.kind not in ("returned", "committed"):
             # Whoever tries the run again must not meet them at work.
             self._tells_by_its_end = True
         self._page.end_run()
@@ -205,7 +205,7 @@ class Child:
         context = Context.for_assignment(assignment, payload, self._page, started_ns)
         if context.cancelled:
             return PLAIN["unbegun"]
-        answer = self._hygiene.new_context().run(self._call, job_type, context)
+        answer = self._reset.new_context().run(self._call, job_type, context)
         if context.committed and answer is PLAIN["returned"]:
             return PLAIN["committed"]
         if context.committed:
@@ -239,14 +239,14 @@ class Child:
             raise
 
     def _clean_up(self, assignment: Assignment, answer: AttemptResult, run_ns: int) -> AttemptResult:
-        is_whole = self._hygiene.descriptors_whole(run_ns)
+        is_whole = self._reset.are_descriptors_intact(run_ns)
         # Nobody writes any more when the output is read.
-        reason = self._hygiene.tidy(run_ns, assignment.job_type)
+        reason = self._reset.reset(run_ns, assignment.job_type)
         if not is_whole:
             self.leaving = True
             answer = _closed_descriptors(answer)
-        elif not self._hygiene.output_is_new:
-            if self._hygiene.output_bytes:
+        elif not self._reset.is_output_empty:
+            if self._reset.output_bytes:
                 answer = replace(answer, output_tail=read_output(1, OUTPUT_BYTES))
             clear_output(1)
         self._runs_left -= 1
@@ -270,7 +270,7 @@ class Child:
         What the answered runs left running has ended by then.
         """
         if self._unsent_since and not self._tells_by_its_end:
-            if self._hygiene.end_processes() is not None:
+            if self._reset.kill_processes() is not None:
                 self.leaving = True
             self._work.sendall(self._page.journal())
             self._page.clear_journal()
