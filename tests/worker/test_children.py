@@ -16,7 +16,7 @@ from tests.support.processes import wait_until
 from tests.support.workers.child_processes import APP, Nursery, assign, lives, wait_gone
 from wakeboard.core.outcome import PLAIN
 from wakeboard.core.process.assignment import Assignment
-from wakeboard.runtime.processes import preload
+from wakeboard.runtime.processes import fork_safety
 from wakeboard.runtime.processes.events import (
     AppFailed,
     Died,
@@ -598,7 +598,7 @@ def test_the_look_at_what_handlers_left_open_leaves_nothing_open_itself(tmp_path
 
     with (tmp_path / "file").open("w"):
         before = opened()
-        preload.hazards(set())
+        fork_safety.find_hazards(set())
         # What an earlier test left to be collected may be closed meanwhile.
         assert opened() <= before
 

@@ -30,7 +30,7 @@ from wakeboard.handlers.invoke import invoke
 from wakeboard.handlers.registry import JOB_TYPES, JobType
 from wakeboard.runtime.processes.beginning import strike_off
 from wakeboard.runtime.processes.child_reset import ChildReset
-from wakeboard.runtime.processes.fork_guard import Offspring, leave
+from wakeboard.runtime.processes.fork_safety import ForkGuard, exit_forked_process
 from wakeboard.runtime.processes.memory import bursts_refused, held_bytes
 from wakeboard.runtime.processes.protocol import Frames, Reported, answer_frame, read_assignments
 
@@ -70,8 +70,8 @@ class _Window:
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._child.armed = False
-        if self._child.offspring.is_here:
-            leave(error)
+        if self._child.fork_guard.is_forked:
+            exit_forked_process(error)
 
 
 class Child:
@@ -98,7 +98,7 @@ class Child:
         self.loop = EventLoop()
         signal.signal(signal.SIGTERM, self._on_term)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        self.offspring = Offspring(self._on_term, work)
+        self.fork_guard = ForkGuard(self._on_term, work)
         self._reset = ChildReset(work.fileno(), recycle_mb)
 
     def serve(self) -> None:

@@ -35,7 +35,8 @@ from wakeboard.core.process.process_tree import (
 from wakeboard.core.process.shared_slot import SharedSlot
 from wakeboard.core.text.sanitize import clean_text
 from wakeboard.handlers.registry import JOB_TYPES, load_app, without_handlers
-from wakeboard.runtime.processes import ending, preload, spawn
+from wakeboard.runtime.processes import ending, spawn
+from wakeboard.runtime.processes.fork_safety import find_hazards, hazard_warning
 
 MESSAGE_BYTES = 128 * 1024
 _TYPES_PER_MESSAGE = 50
@@ -76,10 +77,10 @@ class Template:
             return False
         if app is not None and added == 0:
             self._tell(told="warned", message=without_handlers(app))
-        hazards = preload.hazards({self._control.fileno(), self._bell.fileno(), self._bell_rope.fileno()})
+        hazards = find_hazards({self._control.fileno(), self._bell.fileno(), self._bell_rope.fileno()})
         self._spawns = bool(hazards)
         if hazards:
-            self._tell(told="warned", message=preload.warning(hazards))
+            self._tell(told="warned", message=hazard_warning(hazards))
         policies = [job_type.policy() for job_type in JOB_TYPES.values()]
         for start in range(0, len(policies), _TYPES_PER_MESSAGE):
             self._tell(told="types", types=policies[start : start + _TYPES_PER_MESSAGE])

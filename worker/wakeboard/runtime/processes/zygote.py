@@ -29,7 +29,7 @@ from wakeboard.core.process.process_tree import die_with_parent
 # What handlers' processes have loaded anyway: here it is loaded for the supervisor, too.
 from wakeboard.queue import handler_connection as handler_connection
 from wakeboard.runtime.processes import fork_server
-from wakeboard.runtime.processes.preload import hazards
+from wakeboard.runtime.processes.fork_safety import find_hazards
 
 _PAUSE_SECONDS = 0.001
 
@@ -81,7 +81,7 @@ def fork(leave: Callable[[], object] = int) -> Zygote | None:
     Call it before anything is opened or started that must not be in handlers' processes. `leave` is called in
     the forked one, to forget what this process was doing.
     """
-    if sys.platform != "linux" or hazards(()) or _opened_here():
+    if sys.platform != "linux" or find_hazards(()) or _opened_here():
         return None
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if min(ours.fileno(), theirs.fileno()) <= 2:
