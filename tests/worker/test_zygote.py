@@ -15,7 +15,7 @@ from tests.support.processes import ROOT, Wakeboard, surroundings, wait_until
 from tests.support.workers.worker_processes import a_worker, insert, is_alive
 
 APP = "tests.support.workers.apps.surroundings"
-FORK = "import os, sys, threading\nfrom wakeboard.runtime.processes import zygote\n"
+FORK = "import os, sys, threading\nfrom wakeboard.runtime.processes import fork_server\n"
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every template is started afresh")
 
@@ -57,32 +57,32 @@ def test_a_handler_finds_the_same_around_it_whether_its_template_was_forked_or_s
 
 
 def test_who_ends_before_the_template_was_told_what_to_load_takes_it_along() -> None:
-    pid = int(python("print(zygote.fork().pid)"))
+    pid = int(python("print(fork_server.fork_zygote().pid)"))
     wait_until(lambda: not is_alive(pid), 20, "the template is gone")
 
 
 def test_the_template_holds_nothing_open_that_its_parent_had() -> None:
-    code = "r, w = os.pipe2(0)\ntemplate = zygote.fork()\nos.close(w)\nprint(os.read(r, 1))"
+    code = "r, w = os.pipe2(0)\ntemplate = fork_server.fork_zygote()\nos.close(w)\nprint(os.read(r, 1))"
     assert python(code) == "b''"
 
 
 def test_a_process_with_a_second_thread_is_not_forked() -> None:
-    code = "threading.Thread(target=threading.Event().wait, daemon=True).start()\nprint(zygote.fork())"
+    code = "threading.Thread(target=threading.Event().wait, daemon=True).start()\nprint(fork_server.fork_zygote())"
     assert python(code) == "None"
 
 
 def test_a_process_that_keeps_a_file_open_is_not_forked() -> None:
-    assert python("kept = open(os.devnull)\nprint(zygote.fork())") == "None"
+    assert python("kept = open(os.devnull)\nprint(fork_server.fork_zygote())") == "None"
 
 
 def test_a_process_without_a_standard_stream_is_not_forked() -> None:
-    code = "os.close(0)\nprint(zygote.fork())"
+    code = "os.close(0)\nprint(fork_server.fork_zygote())"
     assert python(code) == "None"
 
 
 def test_how_it_ended_is_told_as_of_any_other_process() -> None:
     code = (
-        "template = zygote.fork()\n"
+        "template = fork_server.fork_zygote()\n"
         "try:\n    template.wait(0.01)\nexcept Exception as late:\n    print(type(late).__name__)\n"
         "template.kill()\nprint(template.wait(), template.wait(1))"
     )

@@ -1,6 +1,6 @@
 """What a handlers' module wants to be called for in the life of a process that runs handlers.
 
-The functions are kept in the order in which they were registered. ``runtime.processes.ending`` calls them.
+The functions are kept in the order in which they were registered. ``runtime.processes.spawn`` calls them.
 """
 
 from __future__ import annotations

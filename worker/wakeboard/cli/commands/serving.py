@@ -66,13 +66,13 @@ def _leave_command() -> None:
 
 def _supervise(**how: Any) -> int:
     # Of the runtime only this is loaded before the fork: what the fork server has loaded, every child has.
-    from wakeboard.runtime.processes import zygote
+    from wakeboard.runtime.processes import fork_server
 
     require_folder()
     chosen = settings_alone()
     run_as.check(chosen)
     # Before anything is loaded, opened or started that the supervisor alone needs.
-    template = zygote.fork(leave=_leave_command)
+    zygote = fork_server.fork_zygote(on_fork=_leave_command)
     log.never_wait()
     tell_misspelt()
     # Loaded after the fork: children need nothing of it.
@@ -81,7 +81,7 @@ def _supervise(**how: Any) -> int:
     log.configure(chosen.log_format, level=chosen.log_level, moves=chosen.log_moves)
     with stop_signals.interrupting():
         url = reach.database_url(chosen)
-    return supervisor.run(chosen, url=url, firstborn=template, **how)
+    return supervisor.run(chosen, url=url, zygote=zygote, **how)
 
 
 @click.command(cls=LeafCommand, settings=EVERY_SETTING)

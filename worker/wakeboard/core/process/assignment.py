@@ -10,8 +10,8 @@ from typing import NamedTuple
 class Assignment(NamedTuple):
     """One claimed run for a child to execute.
 
-    `payload` is JSON text, decoded in the child. Times are ISO texts, `scheduled_for` with its schedule's zone
-    in brackets. `is_listed`: the attempt is on the list of attempts that have not begun
+    `payload` is JSON text, decoded in the child. Times are ISO texts, `scheduled_for` with its schedule's
+    zone in brackets. `is_listed`: the attempt is on the list of attempts that have not begun
     (`wakeboard.queue.engine.unbegun`), and the child has to strike it off first.
     """
 

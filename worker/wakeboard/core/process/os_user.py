@@ -34,7 +34,7 @@ def home() -> Path:
 
 
 def password_entry() -> tuple[str, str]:
-    """Return name and home folder as the password file has them, whatever the environment says, as cron does."""
+    """Return name and home folder of the password file, as cron does, whatever the environment says."""
     # Windows, where programs enqueue, has no such module.
     import pwd
 

@@ -80,7 +80,7 @@ def read_tail(fd: int, limit: int, since: int = 0) -> str:
 
 
 def _read_end(fd: int, begin: int, end: int, limit: int) -> bytes:
-    """Return the last `limit` of the bytes from `begin` to `end`, without a partial line at their beginning."""
+    """Return the last `limit` of the bytes from `begin` to `end`, without a partial line at the start."""
     first = max(begin, end - limit)
     data = os.pread(fd, max(end - first, 0), first)
     if first > begin and (partial := _PARTIAL_START.match(data)):

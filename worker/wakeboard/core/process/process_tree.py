@@ -2,9 +2,9 @@
 
 The only module that calls prctl and sends signals by pidfd. It knows nothing of runs, slots or sockets.
 
-A tree can be marked: every process in it has the same unusual soft limit on the bytes of POSIX message queues.
-The mark survives a new session, an empty environment and an exec, so a subreaper tells the orphans of a dead
-process from its other children.
+A tree can be marked: each of its processes has the same unusual soft limit on the bytes of POSIX message
+queues. The mark survives a new session, an empty environment and an exec, so a subreaper tells the orphans of
+a dead process from its other children.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ def reap(pid: int) -> bool:
 def has_children() -> bool:
     """Return whether this process has a child, running or a zombie; the call reaps one zombie.
 
-    Called after most runs. `os.waitpid` reports the usual answer, no child, by an exception, which costs more.
+    Called after most runs. `os.waitpid` reports the usual result, no child, by an exception, which is slower.
     """
     return bool(_libc.waitpid(-1, None, os.WNOHANG) >= 0)
 

@@ -103,7 +103,7 @@ class ChildReset:
         self.output_bytes, self.is_output_empty = 0, True
 
     def are_descriptors_intact(self, run_ns: int) -> bool:
-        """Flush the streams; return whether standard output and error and the socket are still the child's own.
+        """Flush the streams; return whether standard output and error and the socket are the child's own.
 
         After a run of less than a millisecond that wrote nothing, the length of standard output is proof
         enough, but for one run in a hundred.
@@ -245,7 +245,7 @@ class ChildReset:
         return f"it holds {resident // 1024 // 1024} MB" if resident > self._recycle_bytes else None
 
     def _has_left_thread(self) -> bool:
-        """Return whether a thread is left. A joined thread has ended for Python; the kernel may lag behind."""
+        """Return whether a thread is left; for a joined one the kernel may need a moment more than Python."""
         end_ns = monotonic_ns() + _JOIN_NS
         while (count := _count_tasks()) > self._task_count and monotonic_ns() < end_ns:
             sleep(_JOIN_PAUSE_SECONDS)

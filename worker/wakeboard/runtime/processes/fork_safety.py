@@ -35,8 +35,9 @@ def find_hazards(own: Collection[int]) -> list[str]:
 def hazard_warning(hazards: list[str]) -> str:
     """Return the line that tells an operator which hazards there are and what they cost."""
     return (
-        f"Importing the handlers left {', '.join(hazards)} open, which a forked process cannot share; so every "
-        "child is a fresh process (slower to start). Start threads and connect inside the handlers instead."
+        f"Importing the handlers left {', '.join(hazards)} open, which a forked process cannot share; so "
+        "every child is a fresh process (slower to start). Start threads and connect inside the handlers "
+        "instead."
     )
 
 
