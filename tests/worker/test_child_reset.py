@@ -118,8 +118,8 @@ def test_twenty_thousand_runs_leave_no_zombie_and_no_descriptor() -> None:
     nursery.run(assign("nothing"), slot=1)
     assert len(open_files()) == len(files)
     children = {nursery.pid(0), nursery.pid(1)}
-    template = psutil.Process(nursery.pid(0)).ppid()
-    assert set(descendants(template)) == children, "nothing else is left, not even a zombie"
+    fork_server = psutil.Process(nursery.pid(0)).ppid()
+    assert set(descendants(fork_server)) == children, "nothing else is left, not even a zombie"
     assert all(lives(pid) for pid in children)
     nursery.stop()
 

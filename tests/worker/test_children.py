@@ -286,13 +286,13 @@ def test_a_signal_that_comes_too_late_hits_no_bystander(nursery: Nursery) -> Non
 
 def test_a_signal_to_every_process_of_the_service_ends_no_run(nursery: Nursery) -> None:
     nursery.begin(assign("polite", timeout=0.5))
-    template = nursery.children._control.process
-    assert template is not None
-    for pid in (nursery.pid(), template.pid):
+    fork_server = nursery.children._control.process
+    assert fork_server is not None
+    for pid in (nursery.pid(), fork_server.pid):
         for number in (signal.SIGTERM, signal.SIGINT):
             os.kill(pid, number)
     assert nursery.wait_for(AttemptEnd).answer.kind == "timed_out"
-    assert template.poll() is None
+    assert fork_server.poll() is None
 
 
 @pytest.mark.parametrize("job_type", ["deaf", "stuck_in_c"])
@@ -504,7 +504,7 @@ def test_a_child_that_holds_too_much_memory_is_replaced() -> None:
     nursery.stop()
 
 
-def test_when_the_template_dies_all_goes_with_it_and_start_brings_it_back(
+def test_when_the_fork_server_dies_all_goes_with_it_and_start_brings_it_back(
     nursery: Nursery, tmp_path: Path
 ) -> None:
     escape = assign("escape", {"folder": str(tmp_path), "wait": True})
@@ -513,9 +513,9 @@ def test_when_the_template_dies_all_goes_with_it_and_start_brings_it_back(
     pids = [int(path.read_text()) for path in tmp_path.iterdir()]
     queued = assign("nothing")
     nursery.children.send(0, [queued])
-    template = nursery.children._control.process
-    assert template is not None
-    os.kill(template.pid, signal.SIGKILL)
+    fork_server = nursery.children._control.process
+    assert fork_server is not None
+    os.kill(fork_server.pid, signal.SIGKILL)
     assert "SIGKILL" in nursery.wait_for(ForkServerExit).text
     died = nursery.wait_for(ChildExit)
     assert (died.running, died.unstarted) == (escape, [queued])
@@ -527,13 +527,13 @@ def test_when_the_template_dies_all_goes_with_it_and_start_brings_it_back(
     assert nursery.run(queued)[0].answer.kind == "returned"
 
 
-def test_the_supervisors_other_children_outlive_the_template(nursery: Nursery) -> None:
+def test_the_supervisors_other_children_outlive_the_fork_server(nursery: Nursery) -> None:
     other = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
     try:
         nursery.begin(assign("wait"))
-        template = nursery.children._control.process
-        assert template is not None
-        os.kill(template.pid, signal.SIGKILL)
+        fork_server = nursery.children._control.process
+        assert fork_server is not None
+        os.kill(fork_server.pid, signal.SIGKILL)
         nursery.wait_for(ChildExit)
         assert lives(other)
     finally:

@@ -88,9 +88,9 @@ def test_a_handler_of_ones_own_goes_along_into_the_fork(nursery: Nursery) -> Non
 
 def test_stops_that_come_to_every_process_of_the_worker_end_none(nursery: Nursery) -> None:
     returned(nursery, "pools", {"pools": 1})
-    template = nursery.children._control.process
-    assert template is not None
-    for pid in (nursery.pid(), template.pid):
+    fork_server = nursery.children._control.process
+    assert fork_server is not None
+    for pid in (nursery.pid(), fork_server.pid):
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             os.kill(pid, number)
     assert returned(nursery, "pools", {"pools": 1}) == 1
@@ -111,7 +111,7 @@ def test_a_command_finds_its_signals_as_its_worker_was_born_with_them(
                 (attempt,) = wait_until(partial(attempts, connection, run_id), 30, "the run ends")
                 lines = str(attempt["output_tail"]).splitlines()
                 assert [int(line.split()[1], 16) for line in lines] == [0, born], attempt
-                # Once more with a template that was started afresh.
+                # Once more with a fork server that was started afresh.
                 worker.family()[0].kill()
                 worker.wait_for("starting another")
     finally:

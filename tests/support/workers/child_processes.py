@@ -47,7 +47,7 @@ class Nursery:
         self.children.register(self._selector)
 
     def start(self) -> Nursery:
-        """Start the template and wait until it is ready."""
+        """Start the fork server and wait until it is ready."""
         self.children.start()
         self.wait_for(AppTypes)
         return self
