@@ -16,7 +16,7 @@ import pytest
 from tests.support.processes import ROOT, SOURCES, wait_until
 from tests.support.workers.apps.misbehaving import ESCAPED
 from tests.support.workers.child_processes import Nursery, assign, descendants, lives, open_files, wait_gone
-from wakeboard.runtime.processes.protocol import ChildExit, AttemptEnd
+from wakeboard.runtime.processes.protocol import AttemptEnd, ChildExit
 
 
 @pytest.fixture

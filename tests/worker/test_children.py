@@ -18,15 +18,16 @@ from wakeboard.core.outcome import PLAIN
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.runtime.processes import fork_safety
 from wakeboard.runtime.processes.protocol import (
+    Answer,
     AppFailure,
-    ChildExit,
-    AttemptEnd,
     AppTypes,
-    SuccessBatch,
+    AttemptEnd,
+    ChildExit,
     ForkServerExit,
     Notice,
+    SuccessBatch,
+    answer_frame,
 )
-from wakeboard.runtime.processes.protocol import Answer, answer_frame
 
 
 @pytest.fixture

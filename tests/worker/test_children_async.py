@@ -14,7 +14,7 @@ import pytest
 from tests.support.processes import wait_until
 from tests.support.workers.child_processes import Nursery, assign, nursery, returned
 from wakeboard.core.outcome import AttemptResult
-from wakeboard.runtime.processes.protocol import ChildExit, AttemptEnd
+from wakeboard.runtime.processes.protocol import AttemptEnd, ChildExit
 
 APP = "tests.support.workers.apps.async_handlers"
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.workers.child_processes import Nursery, assign, lives
 from wakeboard.core import hooks
-from wakeboard.runtime.processes.protocol import ChildExit, AttemptEnd, Notice
+from wakeboard.runtime.processes.protocol import AttemptEnd, ChildExit, Notice
 
 APP = "tests.support.workers.apps.exit_hooks"
 LAST = ["hook", "async hook True", "atexit of the import"]

@@ -14,7 +14,7 @@ from tests.support.factories import Connection, attempts
 from tests.support.processes import wait_until
 from tests.support.workers.child_processes import Nursery, assign, returned
 from tests.support.workers.worker_processes import a_worker, insert
-from wakeboard.runtime.processes.protocol import ChildExit, AttemptEnd, AppTypes, Notice
+from wakeboard.runtime.processes.protocol import AppTypes, AttemptEnd, ChildExit, Notice
 
 APP = "tests.support.workers.apps.forking"
 # Python itself ignores two; whoever started the tests in the background of a shell, others.

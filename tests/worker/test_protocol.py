@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from wakeboard.core.outcome import KINDS, PLAIN, AttemptResult
 from wakeboard.runtime.processes.protocol import (
     ANSWER_BYTES,
+    Answer,
     Assignment,
     Frames,
-    Answer,
     answer_frame,
     assignments_frame,
     frame,

@@ -18,7 +18,7 @@ from wakeboard.runtime.loop.slots import Slots
 from wakeboard.runtime.loop.turnover import Turnover
 from wakeboard.runtime.loop.writer import Writer
 from wakeboard.runtime.processes.children import Children
-from wakeboard.runtime.processes.protocol import ChildExit, AttemptEnd, SuccessBatch
+from wakeboard.runtime.processes.protocol import AttemptEnd, ChildExit, SuccessBatch
 
 
 class Desk:

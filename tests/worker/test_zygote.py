@@ -15,9 +15,9 @@ from tests.support.processes import ROOT, Wakeboard, surroundings, wait_until
 from tests.support.workers.worker_processes import a_worker, insert, is_alive
 
 APP = "tests.support.workers.apps.surroundings"
-FORK = "import os, sys, threading\nfrom wakeboard.runtime.processes import fork_server\n"
+FORK = "import os, sys, threading\nfrom wakeboard.runtime.processes.fork_server import fork_zygote\n"
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere every fork server is a fresh program")
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="elsewhere none is forked")
 
 
 def fork_server_of(worker: Wakeboard) -> psutil.Process:
@@ -57,32 +57,32 @@ def test_a_handler_finds_the_same_around_it_whether_its_fork_server_was_forked_o
 
 
 def test_who_ends_before_the_fork_server_was_told_what_to_load_takes_it_along() -> None:
-    pid = int(python("print(fork_server.fork_zygote().pid)"))
+    pid = int(python("print(fork_zygote().pid)"))
     wait_until(lambda: not is_alive(pid), 20, "the fork server is gone")
 
 
 def test_the_fork_server_holds_nothing_open_that_its_parent_had() -> None:
-    code = "r, w = os.pipe2(0)\nzygote = fork_server.fork_zygote()\nos.close(w)\nprint(os.read(r, 1))"
+    code = "r, w = os.pipe2(0)\nzygote = fork_zygote()\nos.close(w)\nprint(os.read(r, 1))"
     assert python(code) == "b''"
 
 
 def test_a_process_with_a_second_thread_is_not_forked() -> None:
-    code = "threading.Thread(target=threading.Event().wait, daemon=True).start()\nprint(fork_server.fork_zygote())"
+    code = "threading.Thread(target=threading.Event().wait, daemon=True).start()\nprint(fork_zygote())"
     assert python(code) == "None"
 
 
 def test_a_process_that_keeps_a_file_open_is_not_forked() -> None:
-    assert python("kept = open(os.devnull)\nprint(fork_server.fork_zygote())") == "None"
+    assert python("kept = open(os.devnull)\nprint(fork_zygote())") == "None"
 
 
 def test_a_process_without_a_standard_stream_is_not_forked() -> None:
-    code = "os.close(0)\nprint(fork_server.fork_zygote())"
+    code = "os.close(0)\nprint(fork_zygote())"
     assert python(code) == "None"
 
 
 def test_how_it_ended_is_told_as_of_any_other_process() -> None:
     code = (
-        "zygote = fork_server.fork_zygote()\n"
+        "zygote = fork_zygote()\n"
         "try:\n    zygote.wait(0.01)\nexcept Exception as late:\n    print(type(late).__name__)\n"
         "zygote.kill()\nprint(zygote.wait(), zygote.wait(1))"
     )

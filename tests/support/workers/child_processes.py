@@ -18,7 +18,7 @@ from tests.support.processes import SOURCES
 from wakeboard.core.outcome import PLAIN
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.runtime.processes.children import Children
-from wakeboard.runtime.processes.protocol import ChildExit, Event, AttemptEnd, AppTypes, SuccessBatch
+from wakeboard.runtime.processes.protocol import AppTypes, AttemptEnd, ChildExit, Event, SuccessBatch
 
 APP = "tests.support.workers.apps.misbehaving"
 _ids = itertools.count(2**31)

@@ -76,7 +76,9 @@ class Context:
         self._deadline_ns = self._started_ns + int(timeout_seconds * _SECOND)
 
     @classmethod
-    def for_assignment(cls, assignment: Assignment, payload: Any, page: SharedSlot, started_ns: int) -> Context:
+    def for_assignment(
+        cls, assignment: Assignment, payload: Any, page: SharedSlot, started_ns: int
+    ) -> Context:
         """The context of one assignment in a child, its payload decoded: what `__init__` makes, at once."""
         context = cls.__new__(cls)
         (

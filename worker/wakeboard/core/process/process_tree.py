@@ -183,9 +183,7 @@ def kill_children(seconds: float, *, spare: Collection[int] = (), mark: int | No
     empty_listings = 0
     # The kernel's listing may skip an entry while another one exits, so only a second empty one counts.
     while empty_listings < 2:
-        pids = [
-            pid for pid in own_children() if pid not in spare and (mark is None or _has_mark(pid, mark))
-        ]
+        pids = [pid for pid in own_children() if pid not in spare and (mark is None or _has_mark(pid, mark))]
         empty_listings = 0 if pids else empty_listings + 1
         for pid in pids:
             with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -117,9 +117,7 @@ class Child:
     `is_interruptible`: a SIGTERM may be raised in the handler. `is_ending`: this child should end.
     """
 
-    def __init__(
-        self, shared: SharedSlot, work: socket.socket, recycle_runs: int, recycle_mb: int
-    ) -> None:
+    def __init__(self, shared: SharedSlot, work: socket.socket, recycle_runs: int, recycle_mb: int) -> None:
         """`shared`: the slot's shared memory; `work`: this child's end of the socket to the supervisor. The
         child ends after `recycle_runs` runs or above `recycle_mb` MB of resident memory."""
         self._shared, self._work = shared, work

@@ -172,7 +172,7 @@ class Slot:
         child = self.child
         if child is None:
             return
-        if file == child.pidfd:
+        if child.pidfd is not None and file == child.pidfd:
             # The child has ended: the fork server is to report it.
             self._selector.unregister(child.pidfd)
             self._control.ping()
@@ -231,9 +231,7 @@ class Slot:
                 if self._is_head(run_id, lease_epoch):
                     child.has_answered = True
                     assignment = self.outstanding.popleft()
-                    self._events.append(
-                        AttemptEnd(self.number, assignment, result, started_ns, finished_ns)
-                    )
+                    self._events.append(AttemptEnd(self.number, assignment, result, started_ns, finished_ns))
         except ValueError as error:
             self._events.append(Notice(f"The child of slot {self.number} is killed: {error}"))
             child.kill_reason = f"killed because it sent what is no answer: {error}"
