@@ -172,7 +172,7 @@ def test_sigkill_of_a_child_is_told_at_once_and_its_slot_works_again(
     died = nursery.wait_for(ChildExit)
     assert time.monotonic() - killed_at < 1
     assert (died.answer.error_code, died.answer.message) == ("killed", "killed by signal 9 (SIGKILL)")
-    assert not died.is_ordered
+    assert not died.is_kill_ordered
     assert (died.running, died.unstarted) == (waiting, [queued])
     assert died.answer.output_tail == "waiting\n"
     assert nursery.children.current(0) is None
@@ -304,7 +304,7 @@ def test_kill_ends_a_handler_that_nothing_else_ends(nursery: Nursery, tmp_path: 
     nursery.children.terminate(0)
     nursery.children.kill(0)
     died = nursery.wait_for(ChildExit)
-    assert (died.running, died.answer.error_code, died.is_ordered) == (run, "killed", True)
+    assert (died.running, died.answer.error_code, died.is_kill_ordered) == (run, "killed", True)
 
 
 def test_kill_ends_a_child_that_is_stopped(nursery: Nursery) -> None:

@@ -120,11 +120,11 @@ class SharedSlot:
         run_id = self._words[_STOP_RUN]
         return run_id == ANY_RUN or (run_id, self._words[_STOP_EPOCH]) == run
 
-    def set_revoked(self, count: int) -> None:
+    def set_revoked_count(self, count: int) -> None:
         """Supervisor: the first `count` assignments sent to this child may not start any more."""
         self._words[_REVOKED] = count
 
-    def revoked(self) -> int:
+    def revoked_count(self) -> int:
         """Child: return how many assignments, counted from its first, may not start any more."""
         return self._words[_REVOKED]
 

@@ -263,14 +263,14 @@ class Slots:
             held = self._free(event.slot, event.running.run_id, event.running.lease_epoch)
             if held is not None:
                 seconds = max(0.0, (now - event.started_ns) / 1e9) if event.started_ns else 0.0
-                if event.unstarted and not event.is_ordered:
+                if event.unstarted and not event.is_kill_ordered:
                     # Each such end gives back all that waits: it costs as much as a long run.
                     self._claims.observe(held, LONG_SECONDS)
-                if event.is_ordered and not held.killed_ns:
+                if event.is_kill_ordered and not held.killed_ns:
                     self._turnover.add(bystander(held, event.answer, took_seconds=seconds, ended_ns=now))
                 else:
                     self._settle(held, event.answer, seconds, now)
-        elif event.unstarted and not event.is_ordered and not event.has_begun:
+        elif event.unstarted and not event.is_kill_ordered and not event.has_begun:
             self._died_idle(event)
         again: list[Assignment] = []
         for assignment in event.unstarted:

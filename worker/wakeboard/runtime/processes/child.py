@@ -126,7 +126,7 @@ class Child:
         self.is_interruptible = self._is_idle = self.is_ending = False
         self._unsent_since_ns = 0
         self._has_run = False
-        self._assignments_received = 0
+        self._received_count = 0
         # Each run of these has a process of its own.
         self._fresh_types = {job_type.name for job_type in JOB_TYPES.values() if job_type.fresh}
         # The supervisor reads the answers from the journal when this process has ended.
@@ -152,8 +152,8 @@ class Child:
                     for assignment in read_assignments(body):
                         if self.is_ending:
                             break
-                        self._assignments_received += 1
-                        if self._assignments_received <= self._shared.revoked():
+                        self._received_count += 1
+                        if self._received_count <= self._shared.revoked_count():
                             self._answer_unbegun(assignment, PLAIN["unbegun"])
                         else:
                             self._run(assignment)

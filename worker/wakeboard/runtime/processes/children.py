@@ -155,26 +155,26 @@ class Children:
         A signal that arrives after that run's end is ignored. With nothing running the child ends when it is
         idle.
         """
-        held = self._slots[slot]
-        current = held.shared.current_run()
+        target = self._slots[slot]
+        current = target.shared.current_run()
         if current is None:
-            held.shared.set_stop_target(ANY_RUN)
+            target.shared.set_stop_target(ANY_RUN)
         else:
-            held.shared.set_stop_target(current.run_id, current.lease_epoch)
-        held.terminate()
+            target.shared.set_stop_target(current.run_id, current.lease_epoch)
+        target.terminate()
 
     def kill(self, slot: int, run_id: int | None = None, lease_epoch: int = 0) -> None:
         """Send SIGKILL to the slot's child and every process below it.
 
         With a run: only if the child, which is stopped to check this, still executes it. Without a run
-        whatever runs there dies, and the `ChildExit` says `is_ordered`.
+        whatever runs there dies, and the `ChildExit` says `is_kill_ordered`.
         """
-        held = self._slots[slot]
+        target = self._slots[slot]
         if run_id is not None:
-            held.kill_run(run_id, lease_epoch)
-        elif held.child is not None:
-            held.child.is_kill_ordered = True
-            held.kill()
+            target.kill_run(run_id, lease_epoch)
+        elif target.child is not None:
+            target.child.is_kill_ordered = True
+            target.kill()
 
     def memory(self, slot: int, limit: int) -> int | None:
         """Return the bytes that the slot's run and every process it started hold beyond the child's own.
@@ -182,9 +182,9 @@ class Children:
         None when nothing runs or the child's own are unknown yet. Exact only beyond `limit` bytes: below it,
         memory that several processes share may count more than once.
         """
-        held = self._slots[slot]
-        pid, before = self.pid(slot), held.shared.memory_before()
-        if pid is None or held.shared.current_run() is None or not before:
+        target = self._slots[slot]
+        pid, before = self.pid(slot), target.shared.memory_before()
+        if pid is None or target.shared.current_run() is None or not before:
             return None
         return max(0, tree_bytes(pid, before + limit) - before)
 
@@ -205,20 +205,20 @@ class Children:
 
     def trim_output(self) -> None:
         """Free the memory of long output. `collect` calls it ten times a second, against endless printing."""
-        for held in self._slots:
-            trim(held.output)
+        for each in self._slots:
+            trim(each.output)
 
     def end_idle(self) -> None:
         """Have each child without assignments end in order; the others will, after a later call."""
-        for held in self._slots:
-            held.end_if_idle()
+        for each in self._slots:
+            each.end_if_idle()
 
     def end_idle_and_wait(self, seconds: float) -> None:
         """Have the children without assignments end in order, and wait for that, at most `seconds`."""
         end = time.monotonic() + seconds
         self.end_idle()
         events: list[Event] = []
-        while any(held.child is not None and not held.outstanding for held in self._slots):
+        while any(each.child is not None and not each.outstanding for each in self._slots):
             if (left := end - time.monotonic()) <= 0:
                 break
             self._selector.select(left)
@@ -233,8 +233,8 @@ class Children:
         if self._selector.get_map() is None:
             return
         self._control.stop(_STOP_SECONDS)
-        for held in self._slots:
-            held.close()
+        for each in self._slots:
+            each.close()
         self._slots.clear()
         self._selector.close()
         os.close(self._slots_fd)
@@ -259,8 +259,8 @@ class Children:
 
     def _check_kills(self) -> None:
         """Kill what the fork server has not killed in time, and the fork server when it does not answer."""
-        for held in self._slots:
-            held.confirm_kill()
+        for each in self._slots:
+            each.confirm_kill()
         if not self._control.detect_silence():
             return
         self._events.append(
@@ -270,15 +270,15 @@ class Children:
             )
         )
         self._control.kill()
-        for held in self._slots:
-            held.kill_without_server()
+        for each in self._slots:
+            each.kill_without_server()
 
     def _clear_all(self, how: str) -> None:
         """Free every slot: the fork server has ended, and its children with it."""
         if not self._has_app_failed:
             self._events.append(ForkServerExit(f"The process that forks the children was {how}."))
-        for held in self._slots:
-            if held.outstanding or held.child is not None:
-                is_busy = bool(held.outstanding)
-                child_exit = held.clear(None, f"ended with the fork server, which was {how}")
+        for each in self._slots:
+            if each.outstanding or each.child is not None:
+                is_busy = bool(each.outstanding)
+                child_exit = each.clear(None, f"ended with the fork server, which was {how}")
                 self._events += [child_exit] if is_busy else []

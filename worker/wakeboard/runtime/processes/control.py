@@ -98,21 +98,21 @@ class ForkServerControl:
     def _spawn(self) -> tuple[socket.socket, int]:
         """Start a fork server as a fresh program; return our ends of its socket and of its output pipe."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        output, printed = os.pipe()
-        with theirs, os.fdopen(printed, "wb"), holding_back(), ExitStack() as unless_started:
-            unless_started.callback(ours.close)
-            unless_started.callback(os.close, output)
+        output, output_writer = os.pipe()
+        with theirs, os.fdopen(output_writer, "wb"), holding_back(), ExitStack() as cleanup:
+            cleanup.callback(ours.close)
+            cleanup.callback(os.close, output)
             options = self._options._replace(control_fd=theirs.fileno())
             self.process = subprocess.Popen(
                 command("wakeboard.runtime.processes.fork_server", options),
                 stdin=subprocess.DEVNULL,
-                stdout=printed,
-                stderr=printed,
+                stdout=output_writer,
+                stderr=output_writer,
                 pass_fds=(options.control_fd, options.slots_fd),
                 start_new_session=True,
                 env={**os.environ, **self._environment},
             )
-            unless_started.pop_all()
+            cleanup.pop_all()
         return ours, output
 
     def order(self, order: Order, fds: Sequence[int] = ()) -> None:

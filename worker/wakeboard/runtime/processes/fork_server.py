@@ -133,12 +133,12 @@ class ForkServer:
                     with contextlib.suppress(BlockingIOError):
                         self._wakeup_reader.recv(4096)
                     self._reap()
-                if self._control.fileno() in ready and not self._obey():
+                if self._control.fileno() in ready and not self._carry_out_order():
                     return
         finally:
             kill_children(_SWEEP_SECONDS)
 
-    def _obey(self) -> bool:
+    def _carry_out_order(self) -> bool:
         """Carry out one order; return whether the supervisor is still there."""
         try:
             data, fds, _, _ = socket.recv_fds(self._control, PACKET_BYTES, 4)
@@ -398,7 +398,7 @@ def fork_zygote(on_fork: Callable[[], object] = int) -> Zygote | None:
         ours.close()
         theirs.close()
         return None
-    output, printed = os.pipe()
+    output, output_writer = os.pipe()
     # Objects that neither process's garbage collector visits stay in shared memory.
     gc.freeze()
     sys.stdout.flush()
@@ -410,11 +410,11 @@ def fork_zygote(on_fork: Callable[[], object] = int) -> Zygote | None:
     if pid:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         theirs.close()
-        os.close(printed)
+        os.close(output_writer)
         return Zygote(pid, ours, output)
     try:
         ours.close()
-        _detach(parent, theirs, printed)
+        _detach(parent, theirs, output_writer)
         on_fork()
         _await_load(theirs)
     except BaseException:
@@ -435,17 +435,17 @@ def _has_open_files() -> bool:
     return False
 
 
-def _detach(parent: int, control: socket.socket, printed: int) -> None:
+def _detach(parent: int, control: socket.socket, output: int) -> None:
     """Leave the supervisor's session, streams, descriptors, program and arguments.
 
-    `printed`: the end of the pipe for output, so that nothing here waits for whoever reads the log.
+    `output`: the end of the pipe for output, so that nothing here waits for whoever reads the log.
     """
     os.setsid()
     outlast(*STOPS)
     die_with_parent(parent)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(printed, 1)
-    os.dup2(printed, 2)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
     for fd in {int(entry.name) for entry in Path("/proc/self/fd").iterdir()} - {0, 1, 2, control.fileno()}:
         with contextlib.suppress(OSError):  # the listing's own
             os.close(fd)

@@ -143,7 +143,7 @@ class ChildExit:
 
     `running`: the assignment that it had started and not ended; its attempt ends with `answer` and began at
     `started_ns`. `unstarted`: what it was sent and never began, in order. `has_begun`: it had begun a run at
-    all. `is_ordered`: the supervisor had it killed whatever ran there, perhaps for an earlier run's sake.
+    all. `is_kill_ordered`: the supervisor had it killed whatever ran there, perhaps for another run's sake.
     `is_clean`: it ended by itself between two runs. `child_exit` has the reasons.
     """
 
@@ -153,7 +153,7 @@ class ChildExit:
     answer: AttemptResult
     unstarted: list[Assignment]
     started_ns: int = 0
-    is_ordered: bool = False
+    is_kill_ordered: bool = False
     is_clean: bool = False
     has_begun: bool = False
 
@@ -201,7 +201,7 @@ class Frames:
         self._limit = limit
 
     @property
-    def is_between(self) -> bool:
+    def is_at_boundary(self) -> bool:
         """Whether no part of a frame waits for its rest."""
         return not self._buffer
 

@@ -52,9 +52,9 @@ class ChildHandle:
         self.pid: int | None = None
         self.pidfd: int | None = None
         self.frames = Frames(ANSWER_BYTES)
-        self.unsent = bytearray()
+        self.send_buffer = bytearray()
         # How many assignments it was sent.
-        self.sent = 0
+        self.sent_count = 0
         # The run that was current when assignments were revoked, and how many had been sent then.
         self.revocation: tuple[CurrentRun, int] | None = None
         # The run (id, lease epoch) that the fork server has to kill, and since when.
@@ -103,8 +103,8 @@ class Slot:
             except OSError as error:
                 self._events.append(self.clear(None, f"not started: {error}"))
         if assignments and self.child is not None and self.child.work is not None:
-            self.child.sent += len(assignments)
-            self.child.unsent += assignments_frame(assignments)
+            self.child.sent_count += len(assignments)
+            self.child.send_buffer += assignments_frame(assignments)
             self._push(self.child)
 
     def _fork(self) -> ChildHandle:
@@ -116,7 +116,7 @@ class Slot:
             raise
         ours.setblocking(False)
         self.shared.set_stop_target(NO_RUN)
-        self.shared.set_revoked(0)
+        self.shared.set_revoked_count(0)
         self._selector.register(ours, selectors.EVENT_READ, self)
         self._control.order(Order("fork", self.number), (theirs.detach(), output))
         return ChildHandle(ours)
@@ -142,17 +142,17 @@ class Slot:
             return []
         revocation, child.revocation = child.revocation, None
         if current is None:
-            self.shared.set_revoked(child.sent)
+            self.shared.set_revoked_count(child.sent_count)
             return []
-        if revocation is None or revocation[0] != current or revocation[1] < child.sent:
-            child.revocation = current, child.sent
-            self.shared.set_revoked(child.sent)
+        if revocation is None or revocation[0] != current or revocation[1] < child.sent_count:
+            child.revocation = current, child.sent_count
+            self.shared.set_revoked_count(child.sent_count)
             return []
         journal = self.shared.journal()
         if journal != self.shared.journal() or self.shared.current_run() != current:
             # It is being written: the run is over.
             return []
-        if not child.frames.is_between or (journal and not self.read_answers(journal)):
+        if not child.frames.is_at_boundary or (journal and not self.read_answers(journal)):
             return []
         if not self._is_head(current.run_id, current.lease_epoch):
             return []
@@ -187,13 +187,13 @@ class Slot:
         if child.work is None:
             return
         try:
-            while child.unsent:
-                del child.unsent[: child.work.send(child.unsent)]
+            while child.send_buffer:
+                del child.send_buffer[: child.work.send(child.send_buffer)]
         except BlockingIOError:
             pass
         except OSError:
-            child.unsent.clear()  # its end will be reported, and what it did not start comes back with it
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if child.unsent else 0)
+            child.send_buffer.clear()  # the report of its end brings back what it did not start
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if child.send_buffer else 0)
         with contextlib.suppress(KeyError):
             if self._selector.get_key(child.work).events != events:
                 self._selector.modify(child.work, events, self)
@@ -222,7 +222,7 @@ class Slot:
         child = self.child
         if child is None:
             return True
-        if child.frames.is_between and (returns := read_plain_returns(data)) is not None:
+        if child.frames.is_at_boundary and (returns := read_plain_returns(data)) is not None:
             self._add_successes(child, returns)
             return True
         try:
@@ -357,7 +357,7 @@ class Slot:
             answer,
             unstarted,
             started_ns,
-            is_ordered=child is not None and child.is_kill_ordered and status == signal.SIGKILL,
+            is_kill_ordered=child is not None and child.is_kill_ordered and status == signal.SIGKILL,
             is_clean=is_clean,
             has_begun=running is not None or (child is not None and child.has_answered),
         )
