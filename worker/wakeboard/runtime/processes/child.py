@@ -29,7 +29,7 @@ from wakeboard.handlers.invoke import invoke
 from wakeboard.handlers.registry import JOB_TYPES, JobType
 from wakeboard.runtime.processes.child_reset import ChildReset
 from wakeboard.runtime.processes.fork_safety import ForkGuard, exit_forked_process
-from wakeboard.runtime.processes.memory import bursts_refused, held_bytes
+from wakeboard.runtime.processes.memory import bursts_refused, process_bytes
 from wakeboard.runtime.processes.protocol import Answer, Frames, answer_frame, read_assignments
 
 _DECODER = json.JSONDecoder()
@@ -260,7 +260,7 @@ class Child:
     def _call(self, job_type: JobType, context: Context) -> AttemptResult:
         window: contextlib.AbstractContextManager[None] = self._window
         if job_type.memory_mb is not None:
-            self._shared.set_memory_before(held_bytes())
+            self._shared.set_memory_before(process_bytes())
             window = self._limited(job_type.memory_mb)
         with parent_run.inside(context.run_id):
             return invoke(job_type, context, window=window, await_it=self.loop.run)

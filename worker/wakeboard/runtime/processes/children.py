@@ -17,7 +17,7 @@ from wakeboard.config.working_directory import place
 from wakeboard.core.outcome import OUTPUT_BYTES
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.process.output_file import read_output, trim
-from wakeboard.core.process.shared_slot import ANY_RUN, CurrentRun, create_shared_slots
+from wakeboard.core.process.shared_slot import CurrentRun, create_shared_slots
 from wakeboard.runtime.processes.child_exit import describe_status
 from wakeboard.runtime.processes.control import ForkServerControl
 from wakeboard.runtime.processes.fork_server import ForkServerOptions, Zygote
@@ -155,13 +155,7 @@ class Children:
         A signal that arrives after that run's end is ignored. With nothing running the child ends when it is
         idle.
         """
-        target = self._slots[slot]
-        current = target.shared.current_run()
-        if current is None:
-            target.shared.set_stop_target(ANY_RUN)
-        else:
-            target.shared.set_stop_target(current.run_id, current.lease_epoch)
-        target.terminate()
+        self._slots[slot].terminate()
 
     def kill(self, slot: int, run_id: int | None = None, lease_epoch: int = 0) -> None:
         """Send SIGKILL to the slot's child and every process below it.
@@ -169,12 +163,10 @@ class Children:
         With a run: only if the child, which is stopped to check this, still executes it. Without a run
         whatever runs there dies, and the `ChildExit` says `is_kill_ordered`.
         """
-        target = self._slots[slot]
-        if run_id is not None:
-            target.kill_run(run_id, lease_epoch)
-        elif target.child is not None:
-            target.child.is_kill_ordered = True
-            target.kill()
+        if run_id is None:
+            self._slots[slot].kill()
+        else:
+            self._slots[slot].kill_run(run_id, lease_epoch)
 
     def memory(self, slot: int, limit: int) -> int | None:
         """Return the bytes that the slot's run and every process it started hold beyond the child's own.
@@ -182,9 +174,9 @@ class Children:
         None when nothing runs or the child's own are unknown yet. Exact only beyond `limit` bytes: below it,
         memory that several processes share may count more than once.
         """
-        target = self._slots[slot]
-        pid, before = self.pid(slot), target.shared.memory_before()
-        if pid is None or target.shared.current_run() is None or not before:
+        shared = self._slots[slot].shared
+        pid, before = self.pid(slot), shared.memory_before()
+        if pid is None or shared.current_run() is None or not before:
             return None
         return max(0, tree_bytes(pid, before + limit) - before)
 

@@ -29,7 +29,7 @@ _SAMPLE_SECONDS = 1.0
 _REFUSED_FACTOR, _REFUSED_MB = 2, 256
 
 
-def held_bytes(pid: int | str = "self") -> int:
+def process_bytes(pid: int | str = "self") -> int:
     """Return the bytes that process `pid` holds, pages shared with its fork server included.
 
     0 when the process is gone.
@@ -44,10 +44,10 @@ def tree_bytes(pid: int, limit: int) -> int:
     the handlers' modules, not at all. That takes the kernel tens of milliseconds on a busy machine.
     """
     tree = [pid, *descendants(pid, _MAX_PROCESSES)]
-    held = sum(map(held_bytes, tree))
+    held = sum(map(process_bytes, tree))
     if held <= limit or len(tree) == 1:
         return held
-    return sum(_sum(_SHARE, f"/proc/{each}/smaps_rollup") or held_bytes(each) for each in tree)
+    return sum(_sum(_SHARE, f"/proc/{each}/smaps_rollup") or process_bytes(each) for each in tree)
 
 
 def resident_bytes(pid: int) -> int:

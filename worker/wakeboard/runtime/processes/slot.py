@@ -20,7 +20,7 @@ from wakeboard.core.outcome import OUTPUT_BYTES
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.process.output_file import clear_output, create_output, read_output
 from wakeboard.core.process.process_tree import kill_tree, send_signal
-from wakeboard.core.process.shared_slot import NO_RUN, CurrentRun, SharedSlot
+from wakeboard.core.process.shared_slot import ANY_RUN, NO_RUN, CurrentRun, SharedSlot
 from wakeboard.runtime.processes.child_exit import clean_exit_warning, crash_answer, is_clean_exit
 from wakeboard.runtime.processes.control import ForkServerControl
 from wakeboard.runtime.processes.memory import OomKills
@@ -234,8 +234,7 @@ class Slot:
                     self._events.append(AttemptEnd(self.number, assignment, result, started_ns, finished_ns))
         except ValueError as error:
             self._events.append(Notice(f"The child of slot {self.number} is killed: {error}"))
-            child.kill_reason = f"killed because it sent what is no answer: {error}"
-            self.kill()
+            self.kill(f"killed because it sent what is no answer: {error}")
             return False
         return True
 
@@ -256,17 +255,29 @@ class Slot:
             self._control.order(Order(action, self.number, run))
 
     def terminate(self) -> None:
-        """Send SIGTERM to the child."""
+        """Send SIGTERM for the current run, or for whatever runs when none does. See `Children.terminate`."""
+        current = self.shared.current_run()
+        if current is None:
+            self.shared.set_stop_target(ANY_RUN)
+        else:
+            self.shared.set_stop_target(current.run_id, current.lease_epoch)
         if self.child is None or self.child.pidfd is None:
             self._order("terminate")
         else:
             send_signal(self.child.pidfd, signal.SIGTERM)
             self._control.ping()
 
-    def kill(self) -> None:
-        """Kill the child with every process below it, once; the fork server kills what escapes that."""
+    def kill(self, reason: str | None = None) -> None:
+        """Kill the child with every process below it, once; the fork server kills what escapes that.
+
+        `reason`: what the child did wrong. None: the supervisor has it killed, whatever runs there.
+        """
         child = self.child
-        if child is None or child.is_killed:
+        if child is None:
+            return
+        child.kill_reason = reason or child.kill_reason
+        child.is_kill_ordered |= reason is None
+        if child.is_killed:
             return
         child.is_killed = True
         if child.pidfd is None or child.pid is None:
@@ -303,7 +314,7 @@ class Slot:
             child.run_kill = None
         elif monotonic() - ordered_at >= KILL_CONFIRMATION_SECONDS:
             # A run that begins at this moment dies with it, and is released at no cost.
-            child.run_kill, child.is_kill_ordered = None, True
+            child.run_kill = None
             self.kill()
 
     def end_if_idle(self) -> None:
