@@ -17,7 +17,7 @@ from pathlib import Path
 
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.runtime.processes.children import Children
-from wakeboard.runtime.processes.events import Finished, Ready, Returned
+from wakeboard.runtime.processes.protocol import AppTypes, AttemptEnd, SuccessBatch
 
 SLOTS = 2
 HERE = str(Path(__file__).resolve().parent)
@@ -31,7 +31,7 @@ def main() -> None:
     children.register(selector)
     children.start()
     try:
-        while not any(isinstance(event, Ready) for event in children.collect()):
+        while not any(isinstance(event, AppTypes) for event in children.collect()):
             selector.select(1)
         drain(children, selector, 2_000, 10, 20)
         for chunk, held in ((1, 1), (1, 8), (10, 60), (50, 150)):
@@ -62,9 +62,9 @@ def drain(children: Children, selector: selectors.BaseSelector, runs: int, chunk
         selector.select(5)
         for event in children.collect():
             match event:
-                case Returned(slot, attempts):
+                case SuccessBatch(slot, attempts):
                     ended = len(attempts)
-                case Finished(slot):
+                case AttemptEnd(slot):
                     ended = 1
                 case _:
                     raise SystemExit(f"Not a finished run: {event}")

@@ -16,7 +16,7 @@ import pytest
 from tests.support.processes import ROOT, SOURCES, wait_until
 from tests.support.workers.apps.misbehaving import ESCAPED
 from tests.support.workers.child_processes import Nursery, assign, descendants, lives, open_files, wait_gone
-from wakeboard.runtime.processes.events import Died, Finished
+from wakeboard.runtime.processes.protocol import AttemptEnd, ChildExit
 
 
 @pytest.fixture
@@ -68,12 +68,12 @@ def test_what_a_quick_run_left_has_ended_when_the_next_one_runs(nursery: Nursery
 def test_threads_that_a_handler_joined_cost_no_child(nursery: Nursery) -> None:
     pids = [nursery.run(assign("join_threads"))[0].answer.result for _ in range(100)]
     assert len(set(pids)) == 1
-    assert not [event for event in nursery.events if isinstance(event, Died)]
+    assert not [event for event in nursery.events if isinstance(event, ChildExit)]
 
 
 def test_a_thread_left_running_costs_the_child_but_not_the_answer(nursery: Nursery) -> None:
     (first,) = nursery.run(assign("leave_thread"))
-    assert nursery.wait_for(Died).running is None
+    assert nursery.wait_for(ChildExit).running is None
     assert shown(nursery)["pid"] != int(first.answer.result or 0)
 
 
@@ -92,7 +92,7 @@ def test_processes_that_escape_die_with_a_kill(nursery: Nursery, tmp_path: Path)
     pids = [int((tmp_path / name).read_text()) for name in ESCAPED]
     assert len([pid for pid in pids if lives(pid)]) == 4
     nursery.children.kill(0)
-    nursery.wait_for(Died)
+    nursery.wait_for(ChildExit)
     assert [pid for pid in pids if lives(pid)] == []
     assert lives(nursery.pid(1))
 
@@ -110,16 +110,16 @@ def test_twenty_thousand_runs_leave_no_zombie_and_no_descriptor() -> None:
                 nursery.children.send(slot, [runs.pop() for _ in range(min(100, len(runs)))])
         nursery.wait_until(lambda: nursery.events)
         for event in nursery.events:
-            if isinstance(event, Died):
+            if isinstance(event, ChildExit):
                 left[event.slot] += event.unstarted
-        done += sum(isinstance(event, Finished) for event in nursery.events)
+        done += sum(isinstance(event, AttemptEnd) for event in nursery.events)
         nursery.events.clear()
     assert shown(nursery)["files"] == before["files"]
     nursery.run(assign("nothing"), slot=1)
     assert len(open_files()) == len(files)
     children = {nursery.pid(0), nursery.pid(1)}
-    template = psutil.Process(nursery.pid(0)).ppid()
-    assert set(descendants(template)) == children, "nothing else is left, not even a zombie"
+    fork_server = psutil.Process(nursery.pid(0)).ppid()
+    assert set(descendants(fork_server)) == children, "nothing else is left, not even a zombie"
     assert all(lives(pid) for pid in children)
     nursery.stop()
 

@@ -16,17 +16,18 @@ from tests.support.processes import wait_until
 from tests.support.workers.child_processes import APP, Nursery, assign, lives, wait_gone
 from wakeboard.core.outcome import PLAIN
 from wakeboard.core.process.assignment import Assignment
-from wakeboard.runtime.processes import preload
-from wakeboard.runtime.processes.events import (
-    AppFailed,
-    Died,
-    Finished,
-    Ready,
-    Returned,
-    TemplateDied,
-    Warned,
+from wakeboard.runtime.processes import fork_safety
+from wakeboard.runtime.processes.protocol import (
+    Answer,
+    AppFailure,
+    AppTypes,
+    AttemptEnd,
+    ChildExit,
+    ForkServerExit,
+    Notice,
+    SuccessBatch,
+    answer_frame,
 )
-from wakeboard.runtime.processes.protocol import Reported, answer_frame
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def nursery() -> Iterator[Nursery]:
 def test_ready_names_every_type_with_its_policy() -> None:
     nursery = Nursery()
     nursery.children.start()
-    types = {policy["name"]: policy for policy in nursery.wait_for(Ready).types}
+    types = {policy["name"]: policy for policy in nursery.wait_for(AppTypes).policies}
     nursery.stop()
     assert types["hungry"]["memory_mb"] == 64
     assert types["nothing"]["backoff"] == "exponential 10s cap 30m"
@@ -50,7 +51,7 @@ def test_runs_are_answered_in_the_order_they_were_sent(nursery: Nursery) -> None
     runs = [assign("echo", {"n": number}) for number in range(120)]
     for start in range(0, 120, 40):
         nursery.children.send(0, runs[start : start + 40])
-    answered = [nursery.wait_for(Finished) for _ in runs]
+    answered = [nursery.wait_for(AttemptEnd) for _ in runs]
     assert [finished.assignment for finished in answered] == runs
     assert answered[7].answer.result == '{"n":7}'
     assert answered[7].answer.output_tail == "{'n': 7}\n"
@@ -138,7 +139,7 @@ def test_a_segfault_leaves_its_traceback_in_the_output(nursery: Nursery) -> None
 def test_closing_the_workers_descriptors_is_never_success(nursery: Nursery) -> None:
     [finished] = nursery.run(assign("violent", {"how": "close"}))
     assert (finished.answer.kind, finished.answer.error_code) == ("crashed", "descriptors_closed")
-    assert nursery.wait_for(Died).running is None
+    assert nursery.wait_for(ChildExit).running is None
     assert nursery.run(assign("nothing"))[0].answer.kind == "returned"
 
 
@@ -150,7 +151,7 @@ def test_a_quick_run_that_replaces_its_output_is_never_success(nursery: Nursery)
 def test_closing_every_descriptor_still_gives_one_answer_that_is_no_success(nursery: Nursery) -> None:
     died = nursery.die(assign("violent", {"how": "close_everything"}))
     assert died.running is None
-    assert nursery.wait_for(Finished).answer.error_code == "descriptors_closed"
+    assert nursery.wait_for(AttemptEnd).answer.error_code == "descriptors_closed"
     assert nursery.run(assign("nothing"))[0].answer.kind == "returned"
 
 
@@ -168,10 +169,10 @@ def test_sigkill_of_a_child_is_told_at_once_and_its_slot_works_again(
     nursery.wait_until((tmp_path / "pid").exists)
     killed_at = time.monotonic()
     os.kill(nursery.pid(), signal.SIGKILL)
-    died = nursery.wait_for(Died)
+    died = nursery.wait_for(ChildExit)
     assert time.monotonic() - killed_at < 1
     assert (died.answer.error_code, died.answer.message) == ("killed", "killed by signal 9 (SIGKILL)")
-    assert not died.by_order
+    assert not died.is_kill_ordered
     assert (died.running, died.unstarted) == (waiting, [queued])
     assert died.answer.output_tail == "waiting\n"
     assert nursery.children.current(0) is None
@@ -187,13 +188,13 @@ def test_an_answer_not_sent_yet_survives_the_death_of_the_next_run(nursery: Nurs
     nursery.run(assign("violent", {"how": "nothing"}))
     died = nursery.die(first, second, third)
     assert (died.running, died.unstarted) == (second, [third])
-    answered = [event for event in nursery.events if isinstance(event, Finished)]
+    answered = [event for event in nursery.events if isinstance(event, AttemptEnd)]
     assert [(event.assignment, event.answer.kind) for event in answered] == [(first, "returned")]
 
 
 def test_the_answer_before_a_long_run_does_not_wait_for_it(nursery: Nursery) -> None:
     nursery.children.send(0, [assign("nothing"), assign("wait")])
-    assert nursery.wait_for(Finished).assignment.job_type == "nothing"
+    assert nursery.wait_for(AttemptEnd).assignment.job_type == "nothing"
     nursery.wait_until(lambda: nursery.children.current(0))
 
 
@@ -202,7 +203,7 @@ def test_the_answer_before_a_run_of_a_type_whose_last_run_was_long_does_not_wait
 ) -> None:
     nursery.run(assign("nothing"), assign("last", 0.02))
     nursery.children.send(0, [assign("nothing"), assign("last", 600)])
-    assert nursery.wait_for(Finished).assignment.job_type == "nothing"
+    assert nursery.wait_for(AttemptEnd).assignment.job_type == "nothing"
 
 
 def test_answers_of_runs_of_a_millisecond_leave_together(nursery: Nursery) -> None:
@@ -223,7 +224,7 @@ def test_terminate_interrupts_and_returns_what_waited(nursery: Nursery, job_type
     running, queued = assign(job_type), assign("nothing")
     nursery.begin(running, queued)
     nursery.children.terminate(0)
-    finished, died = nursery.wait_for(Finished), nursery.wait_for(Died)
+    finished, died = nursery.wait_for(AttemptEnd), nursery.wait_for(ChildExit)
     assert (finished.assignment, finished.answer.kind) == (running, "cancelled")
     assert (died.running, died.unstarted) == (None, [queued])
     assert nursery.run(queued)[0].answer.kind == "returned"
@@ -235,7 +236,7 @@ def test_terminate_after_the_deadline_is_a_timeout(nursery: Nursery) -> None:
     assert started is not None
     nursery.wait_until(lambda: time.clock_gettime_ns(time.CLOCK_BOOTTIME) > started.started_ns + 10_000_000)
     nursery.children.terminate(0)
-    assert nursery.wait_for(Finished).answer.kind == "timed_out"
+    assert nursery.wait_for(AttemptEnd).answer.kind == "timed_out"
 
 
 def test_check_raises_past_the_deadline_without_any_signal(nursery: Nursery) -> None:
@@ -243,13 +244,13 @@ def test_check_raises_past_the_deadline_without_any_signal(nursery: Nursery) -> 
     assert (finished.answer.kind, finished.answer.error_code) == ("timed_out", "timed_out")
 
 
-def test_ask_cancel_stops_a_polite_handler_and_keeps_its_child(nursery: Nursery) -> None:
+def test_request_cancel_stops_a_polite_handler_and_keeps_its_child(nursery: Nursery) -> None:
     run = assign("polite")
     nursery.begin(run)
     pid = nursery.pid()
-    nursery.children.ask_cancel(0, run.run_id, run.lease_epoch - 1)
-    nursery.children.ask_cancel(0, run.run_id, run.lease_epoch)
-    assert nursery.wait_for(Finished).answer.kind == "cancelled"
+    nursery.children.request_cancel(0, run.run_id, run.lease_epoch - 1)
+    nursery.children.request_cancel(0, run.run_id, run.lease_epoch)
+    assert nursery.wait_for(AttemptEnd).answer.kind == "cancelled"
     nursery.run(assign("nothing"))
     assert nursery.pid() == pid
 
@@ -257,9 +258,9 @@ def test_ask_cancel_stops_a_polite_handler_and_keeps_its_child(nursery: Nursery)
 def test_a_run_cancelled_before_its_start_never_calls_its_handler(nursery: Nursery) -> None:
     first, second = assign("polite", timeout=0.2), assign("echo", {"never": 1})
     nursery.begin(first, second)
-    nursery.children.ask_cancel(0, second.run_id, second.lease_epoch)
-    nursery.wait_for(Finished)
-    answer = nursery.wait_for(Finished).answer
+    nursery.children.request_cancel(0, second.run_id, second.lease_epoch)
+    nursery.wait_for(AttemptEnd)
+    answer = nursery.wait_for(AttemptEnd).answer
     assert (answer.kind, answer.output_tail) == ("unbegun", None)
 
 
@@ -267,32 +268,32 @@ def test_a_handler_may_finish_although_it_was_told_to_stop(nursery: Nursery, tmp
     nursery.begin(assign("stubborn", {"file": str(tmp_path / "begun")}))
     wait_until((tmp_path / "begun").exists, 20, "the handler has begun")
     nursery.children.terminate(0)
-    assert nursery.wait_for(Finished).answer.result == '"finished anyway"'
-    assert nursery.wait_for(Died).running is None
+    assert nursery.wait_for(AttemptEnd).answer.result == '"finished anyway"'
+    assert nursery.wait_for(ChildExit).running is None
 
 
 def test_a_signal_that_comes_too_late_hits_no_bystander(nursery: Nursery) -> None:
     over = assign("polite", timeout=0.05)
     nursery.begin(over)
-    pid, page = nursery.pid(), nursery.children._slots[0].page
-    page.aim(over.run_id, over.lease_epoch)
-    nursery.wait_for(Finished)
+    pid, page = nursery.pid(), nursery.children._slots[0].shared
+    page.set_stop_target(over.run_id, over.lease_epoch)
+    nursery.wait_for(AttemptEnd)
     bystander = assign("polite", timeout=0.5)
     nursery.begin(bystander)
     os.kill(pid, signal.SIGTERM)
-    assert nursery.wait_for(Finished).answer.kind == "timed_out"
+    assert nursery.wait_for(AttemptEnd).answer.kind == "timed_out"
     assert lives(pid)
 
 
 def test_a_signal_to_every_process_of_the_service_ends_no_run(nursery: Nursery) -> None:
     nursery.begin(assign("polite", timeout=0.5))
-    template = nursery.children._control.template
-    assert template is not None
-    for pid in (nursery.pid(), template.pid):
+    fork_server = nursery.children._control.process
+    assert fork_server is not None
+    for pid in (nursery.pid(), fork_server.pid):
         for number in (signal.SIGTERM, signal.SIGINT):
             os.kill(pid, number)
-    assert nursery.wait_for(Finished).answer.kind == "timed_out"
-    assert template.poll() is None
+    assert nursery.wait_for(AttemptEnd).answer.kind == "timed_out"
+    assert fork_server.poll() is None
 
 
 @pytest.mark.parametrize("job_type", ["deaf", "stuck_in_c"])
@@ -302,15 +303,15 @@ def test_kill_ends_a_handler_that_nothing_else_ends(nursery: Nursery, tmp_path: 
     nursery.wait_until((tmp_path / "pid").exists)
     nursery.children.terminate(0)
     nursery.children.kill(0)
-    died = nursery.wait_for(Died)
-    assert (died.running, died.answer.error_code, died.by_order) == (run, "killed", True)
+    died = nursery.wait_for(ChildExit)
+    assert (died.running, died.answer.error_code, died.is_kill_ordered) == (run, "killed", True)
 
 
 def test_kill_ends_a_child_that_is_stopped(nursery: Nursery) -> None:
     nursery.begin(assign("wait"))
     os.kill(nursery.pid(), signal.SIGSTOP)
     nursery.children.kill(0)
-    assert "SIGKILL" in nursery.wait_for(Died).text
+    assert "SIGKILL" in nursery.wait_for(ChildExit).text
 
 
 def test_progress_is_seen_while_the_run_goes_on(nursery: Nursery) -> None:
@@ -318,8 +319,8 @@ def test_progress_is_seen_while_the_run_goes_on(nursery: Nursery) -> None:
     assert nursery.children.progress(0) is None
     nursery.begin(run)
     nursery.wait_until(lambda: nursery.children.progress(0) == (3, 7))
-    nursery.children.ask_cancel(0, run.run_id, run.lease_epoch)
-    nursery.wait_for(Finished)
+    nursery.children.request_cancel(0, run.run_id, run.lease_epoch)
+    nursery.wait_for(AttemptEnd)
     assert nursery.children.progress(0) is None
 
 
@@ -363,11 +364,11 @@ def test_a_frame_whose_rest_looks_like_answers_is_none(nursery: Nursery) -> None
     waiting = assign("wait")
     nursery.begin(waiting)
     held = nursery.children._slots[0]
-    forged = answer_frame(Reported(waiting.run_id, waiting.lease_epoch, 1, 2, PLAIN["returned"]))
+    forged = answer_frame(Answer(waiting.run_id, waiting.lease_epoch, 1, 2, PLAIN["returned"]))
     start = (len(forged) + 3).to_bytes(4, "big") + b"abc"
-    assert held.read(start)
-    assert not held.read(forged)
-    died = nursery.wait_for(Died)
+    assert held.read_answers(start)
+    assert not held.read_answers(forged)
+    died = nursery.wait_for(ChildExit)
     assert died.running is not None
     assert died.running.run_id == waiting.run_id
 
@@ -375,10 +376,10 @@ def test_a_frame_whose_rest_looks_like_answers_is_none(nursery: Nursery) -> None
 def test_an_answer_that_is_told_twice_counts_once(nursery: Nursery) -> None:
     waiting = assign("wait")
     nursery.begin(waiting, assign("nothing"))
-    answer = answer_frame(Reported(waiting.run_id, waiting.lease_epoch, 1, 2, PLAIN["returned"]))
-    nursery.children._slots[0].read(answer * 2)
-    assert [event for event in nursery.children.collect() if isinstance(event, Returned)] == [
-        Returned(0, [(waiting, 1, 2)])
+    answer = answer_frame(Answer(waiting.run_id, waiting.lease_epoch, 1, 2, PLAIN["returned"]))
+    nursery.children._slots[0].read_answers(answer * 2)
+    assert [event for event in nursery.children.collect() if isinstance(event, SuccessBatch)] == [
+        SuccessBatch(0, [(waiting, 1, 2)])
     ]
 
 
@@ -426,12 +427,12 @@ def test_memory_is_unknown_while_nothing_runs_and_for_types_without_a_limit(nurs
 def test_a_kill_meant_for_a_run_that_has_ended_spares_the_next_one(nursery: Nursery) -> None:
     over, bystander = assign("polite", timeout=0.05), assign("polite", timeout=30)
     nursery.begin(over)
-    nursery.wait_for(Finished)
+    nursery.wait_for(AttemptEnd)
     nursery.begin(bystander)
     pid = nursery.pid()
     nursery.children.kill(0, over.run_id, over.lease_epoch)
-    nursery.children.ask_cancel(0, bystander.run_id, bystander.lease_epoch)
-    assert nursery.wait_for(Finished).answer.kind == "cancelled"
+    nursery.children.request_cancel(0, bystander.run_id, bystander.lease_epoch)
+    assert nursery.wait_for(AttemptEnd).answer.kind == "cancelled"
     nursery.run(assign("nothing"))
     assert nursery.pid() == pid
 
@@ -451,7 +452,7 @@ def test_kills_that_race_with_the_ends_of_short_runs_never_hit_another_run(nurse
             pass
         nursery.children.kill(0, seen.run_id, seen.lease_epoch)
         nursery.wait_until(lambda: not nursery.children.outstanding(0))
-        deaths = [event for event in nursery.events if isinstance(event, Died)]
+        deaths = [event for event in nursery.events if isinstance(event, ChildExit)]
         # None: it had answered, and was killed before it could begin the next one.
         assert all(died.running is None or died.running.run_id == seen.run_id for died in deaths)
         hit, spared = hit + len(deaths), spared + (not deaths)
@@ -465,7 +466,7 @@ def test_a_kill_finds_its_run_although_its_child_was_stopped_before(nursery: Nur
     nursery.begin(run)
     os.kill(nursery.pid(), signal.SIGSTOP)
     nursery.children.kill(0, run.run_id, run.lease_epoch)
-    assert nursery.wait_for(Died).running == run
+    assert nursery.wait_for(ChildExit).running == run
 
 
 def test_what_happens_after_the_commit_does_not_change_the_outcome(nursery: Nursery) -> None:
@@ -483,11 +484,11 @@ def test_a_child_is_replaced_after_its_share_of_runs_and_loses_none() -> None:
     while len(done) < 95:
         nursery.wait_until(lambda: nursery.events)
         event = nursery.events.pop(0)
-        if isinstance(event, Died):
+        if isinstance(event, ChildExit):
             deaths += 1
             assert event.running is None
             nursery.children.send(0, event.unstarted)
-        elif isinstance(event, Finished):
+        elif isinstance(event, AttemptEnd):
             done.append(event.assignment)
     nursery.stop()
     assert done == expected
@@ -504,7 +505,7 @@ def test_a_child_that_holds_too_much_memory_is_replaced() -> None:
     nursery.stop()
 
 
-def test_when_the_template_dies_all_goes_with_it_and_start_brings_it_back(
+def test_when_the_fork_server_dies_all_goes_with_it_and_start_brings_it_back(
     nursery: Nursery, tmp_path: Path
 ) -> None:
     escape = assign("escape", {"folder": str(tmp_path), "wait": True})
@@ -513,28 +514,28 @@ def test_when_the_template_dies_all_goes_with_it_and_start_brings_it_back(
     pids = [int(path.read_text()) for path in tmp_path.iterdir()]
     queued = assign("nothing")
     nursery.children.send(0, [queued])
-    template = nursery.children._control.template
-    assert template is not None
-    os.kill(template.pid, signal.SIGKILL)
-    assert "SIGKILL" in nursery.wait_for(TemplateDied).text
-    died = nursery.wait_for(Died)
+    fork_server = nursery.children._control.process
+    assert fork_server is not None
+    os.kill(fork_server.pid, signal.SIGKILL)
+    assert "SIGKILL" in nursery.wait_for(ForkServerExit).text
+    died = nursery.wait_for(ChildExit)
     assert (died.running, died.unstarted) == (escape, [queued])
     assert len(pids) == 5
     assert wait_gone(pids, 1) == []
     nursery.children.send(1, [queued])
-    assert nursery.wait_for(Died).unstarted == [queued]
+    assert nursery.wait_for(ChildExit).unstarted == [queued]
     nursery.start()
     assert nursery.run(queued)[0].answer.kind == "returned"
 
 
-def test_the_supervisors_other_children_outlive_the_template(nursery: Nursery) -> None:
+def test_the_supervisors_other_children_outlive_the_fork_server(nursery: Nursery) -> None:
     other = os.spawnlp(os.P_NOWAIT, "sleep", "sleep", "600")
     try:
         nursery.begin(assign("wait"))
-        template = nursery.children._control.template
-        assert template is not None
-        os.kill(template.pid, signal.SIGKILL)
-        nursery.wait_for(Died)
+        fork_server = nursery.children._control.process
+        assert fork_server is not None
+        os.kill(fork_server.pid, signal.SIGKILL)
+        nursery.wait_for(ChildExit)
         assert lives(other)
     finally:
         os.kill(other, signal.SIGKILL)
@@ -544,14 +545,14 @@ def test_the_supervisors_other_children_outlive_the_template(nursery: Nursery) -
 def test_an_app_that_does_not_exist_is_one_line() -> None:
     nursery = Nursery(app="tests.worker.no_such_app")
     nursery.children.start()
-    message = nursery.wait_for(AppFailed).message
+    message = nursery.wait_for(AppFailure).message
     assert message.startswith(
         "The handlers' module 'tests.worker.no_such_app' cannot be imported: ModuleNotFoundError"
     )
     assert "WAKEBOARD_APP" in message
     assert "\n" not in message
     nursery.stop()
-    assert not any(isinstance(event, TemplateDied) for event in nursery.events)
+    assert not any(isinstance(event, ForkServerExit) for event in nursery.events)
 
 
 def test_an_app_that_fails_while_it_is_imported_shows_where(
@@ -561,7 +562,7 @@ def test_an_app_that_fails_while_it_is_imported_shows_where(
     (tmp_path / "broken_shop.py").write_text("import no_such_library\n")
     nursery = Nursery(app="broken_shop")
     nursery.children.start()
-    message = nursery.wait_for(AppFailed).message
+    message = nursery.wait_for(AppFailure).message
     assert message.startswith("The handlers' module 'broken_shop' cannot be imported: ModuleNotFoundError")
     assert "import no_such_library" in message
     nursery.stop()
@@ -576,8 +577,8 @@ def test_a_users_jobs_py_is_found_although_a_folder_of_ours_is_called_so(
     )
     nursery = Nursery(app="jobs")
     nursery.children.start()
-    assert "mine" in {policy["name"] for policy in nursery.wait_for(Ready).types}
-    assert not [event for event in nursery.events if isinstance(event, Warned)]
+    assert "mine" in {policy["name"] for policy in nursery.wait_for(AppTypes).policies}
+    assert not [event for event in nursery.events if isinstance(event, Notice)]
     nursery.stop()
 
 
@@ -586,8 +587,8 @@ def test_an_app_without_a_handler_is_told(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "idle_shop.py").write_text("PRICE = 3\n")
     nursery = Nursery(app="idle_shop")
     nursery.children.start()
-    message = nursery.wait_for(Warned).message
-    nursery.wait_for(Ready)
+    message = nursery.wait_for(Notice).message
+    nursery.wait_for(AppTypes)
     assert message.startswith(f"The handlers' module 'idle_shop' ({tmp_path}/idle_shop.py) has no handler.")
     nursery.stop()
 
@@ -598,7 +599,7 @@ def test_the_look_at_what_handlers_left_open_leaves_nothing_open_itself(tmp_path
 
     with (tmp_path / "file").open("w"):
         before = opened()
-        preload.hazards(set())
+        fork_safety.find_hazards(set())
         # What an earlier test left to be collected may be closed meanwhile.
         assert opened() <= before
 
@@ -607,14 +608,14 @@ def test_the_look_at_what_handlers_left_open_leaves_nothing_open_itself(tmp_path
 def test_threads_and_connections_of_the_import_do_not_cross_a_fork(module: str) -> None:
     nursery = Nursery(app=f"tests.support.workers.apps.{module}")
     nursery.children.start()
-    warned = nursery.wait_for(Warned).message
+    warned = nursery.wait_for(Notice).message
     assert "\n" not in warned
     assert module in warned or "a connection to 127.0.0.1:" in warned
     [finished] = nursery.run(assign("lone"))
     assert finished.answer.result == '"alone"'
     nursery.begin(assign("lone_wait"))
     nursery.children.kill(0)
-    assert "SIGKILL" in nursery.wait_for(Died).text
+    assert "SIGKILL" in nursery.wait_for(ChildExit).text
     nursery.stop()
 
 
@@ -636,5 +637,5 @@ def test_one_registration_wakes_the_callers_loop(nursery: Nursery) -> None:
     nursery.children.send(0, [assign("nothing")])
     [(key, _)] = selector.select(10)
     assert key.data == "children"
-    nursery.wait_for(Finished)
+    nursery.wait_for(AttemptEnd)
     assert selector.select(0) == []

@@ -14,7 +14,7 @@ import pytest
 from tests.support.processes import wait_until
 from tests.support.workers.child_processes import Nursery, assign, nursery, returned
 from wakeboard.core.outcome import AttemptResult
-from wakeboard.runtime.processes.events import Died, Finished
+from wakeboard.runtime.processes.protocol import AttemptEnd, ChildExit
 
 APP = "tests.support.workers.apps.async_handlers"
 
@@ -111,8 +111,8 @@ def stopped(nursery: Nursery, how: str, file: Path) -> AttemptResult:
         state = Path(f"/proc/{nursery.pid()}/wchan")
         wait_until(lambda: "poll" in state.read_text() or not state.read_text().strip("0"), 20)
     nursery.children.terminate(0)
-    answer = nursery.wait_for(Finished).answer
-    assert nursery.wait_for(Died).running is None
+    answer = nursery.wait_for(AttemptEnd).answer
+    assert nursery.wait_for(ChildExit).running is None
     return answer
 
 
@@ -133,7 +133,7 @@ def test_a_stop_does_not_wait_for_a_thread(nursery: Nursery, tmp_path: Path) -> 
     nursery.begin(assign("in_endless_thread", {"file": str(tmp_path / "notes")}))
     wait_until((tmp_path / "notes").exists, 20, "the run has begun")
     nursery.children.terminate(0)
-    assert nursery.wait_for(Finished).answer.kind == "cancelled"
+    assert nursery.wait_for(AttemptEnd).answer.kind == "cancelled"
 
 
 def test_a_process_that_a_coroutine_forks_leaves_the_loop_alone(nursery: Nursery, port: int) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.workers.child_processes import Nursery, assign, lives
 from wakeboard.core import hooks
-from wakeboard.runtime.processes.events import Died, Finished, Warned
+from wakeboard.runtime.processes.protocol import AttemptEnd, ChildExit, Notice
 
 APP = "tests.support.workers.apps.exit_hooks"
 LAST = ["hook", "async hook True", "atexit of the import"]
@@ -45,7 +45,7 @@ def lines(shipped: Path) -> list[str]:
 def end(nursery: Nursery, seconds: float = 5.0) -> None:
     """End the children as a worker does that stops."""
     pid = nursery.pid()
-    nursery.children.end_in_order(seconds)
+    nursery.children.end_idle_and_wait(seconds)
     assert not lives(pid)
 
 
@@ -59,8 +59,8 @@ def test_nothing_is_lost_that_a_library_sends_from_a_thread_or_at_exit(
         [finished] = nursery.run(assign("capture", {"how": how, "events": 5, "fail": fail}))
         assert finished.answer.kind == ("raised" if fail else "returned")
         if how == "capture":
-            nursery.wait_for(Died)
-    nursery.children.end_in_order(5)
+            nursery.wait_for(ChildExit)
+    nursery.children.end_idle_and_wait(5)
     sent = [line for line in lines(shipped) if line.startswith("event")]
     assert len(sent) == len(set(sent)) == 15
 
@@ -70,8 +70,8 @@ def test_nothing_is_lost_when_a_run_is_stopped(start: Callable[..., Nursery], sh
     nursery.begin(assign("capture", {"how": "capture", "events": 8, "wait": True}))
     nursery.wait_until(lambda: shipped.exists() and "captured" in lines(shipped))
     nursery.children.terminate(0)
-    nursery.wait_for(Died)
-    assert nursery.wait_for(Finished).answer.kind == "cancelled"
+    nursery.wait_for(ChildExit)
+    assert nursery.wait_for(AttemptEnd).answer.kind == "cancelled"
     assert len([line for line in lines(shipped) if line.startswith("event")]) == 8
 
 
@@ -80,7 +80,7 @@ def test_nothing_is_lost_when_a_process_has_had_its_share_of_runs(
 ) -> None:
     nursery = start(recycle_runs=1)
     nursery.run(assign("capture", {"how": "keep", "events": 3}))
-    nursery.wait_for(Died)
+    nursery.wait_for(ChildExit)
     assert len([line for line in lines(shipped) if line.startswith("event")]) == 3
 
 
@@ -89,10 +89,10 @@ def test_the_end_is_pythons_own_in_its_order_and_hooks_come_first(
 ) -> None:
     nursery = start()
     nursery.run(assign("remember_loop"), assign("register"), assign("log"), assign("use_pool"))
-    died = nursery.wait_for(Died)
-    assert died.in_order
+    died = nursery.wait_for(ChildExit)
+    assert died.is_clean
     assert lines(shipped) == [*LAST[:2], "pooled", "atexit of a run", LAST[2], "logged"]
-    assert not [event for event in nursery.events if isinstance(event, Warned)]
+    assert not [event for event in nursery.events if isinstance(event, Notice)]
 
 
 def test_an_idle_process_ends_in_order_too(start: Callable[..., Nursery], shipped: Path) -> None:
@@ -107,10 +107,10 @@ def test_what_comes_when_a_process_has_been_let_go_comes_back_unstarted(
 ) -> None:
     nursery = start()
     nursery.run(assign("nothing"))
-    nursery.children.let_go()
+    nursery.children.end_idle()
     late = assign("nothing")
     died = nursery.die(late)
-    assert (died.in_order, died.unstarted) == (True, [late])
+    assert (died.is_clean, died.unstarted) == (True, [late])
     assert nursery.run(late)[0].answer.kind == "returned"
 
 
@@ -118,7 +118,7 @@ def test_a_process_with_a_run_is_not_let_go(start: Callable[..., Nursery], shipp
     nursery = start()
     nursery.begin(assign("capture", {"how": "keep", "events": 1, "wait": True}))
     began = time.monotonic()
-    nursery.children.end_in_order(30)
+    nursery.children.end_idle_and_wait(30)
     assert time.monotonic() - began < 10
     assert lives(nursery.pid())
 
@@ -127,7 +127,7 @@ def test_a_killed_process_does_nothing_more(start: Callable[..., Nursery], shipp
     nursery = start()
     nursery.run(assign("nothing"))
     nursery.children.kill(0)
-    assert not nursery.wait_for(Died).in_order
+    assert not nursery.wait_for(ChildExit).is_clean
     assert not shipped.exists()
 
 
@@ -138,7 +138,7 @@ def test_a_thread_of_a_run_that_returned_is_waited_for_after_the_answer(
     [finished] = nursery.run(assign("leave_thread", {"seconds": 0.5}))
     assert finished.answer.kind == "returned"
     assert "thread" not in lines(shipped), "the answer waits for nothing"
-    nursery.wait_for(Died)
+    nursery.wait_for(ChildExit)
     assert "thread" in lines(shipped)
 
 
@@ -163,7 +163,7 @@ def test_an_end_that_takes_too_long_is_cut_and_told(
     end(nursery, 10)
     assert time.monotonic() - began < 5
     assert lines(shipped) == ["hook"]
-    assert "WAKEBOARD_CHILD_EXIT_SECONDS" in nursery.wait_for(Warned).message
+    assert "WAKEBOARD_CHILD_EXIT_SECONDS" in nursery.wait_for(Notice).message
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_a_hook_that_fails_is_told_and_keeps_the_others_from_nothing(
     nursery.run(assign("set_hook", {"does": does}))
     end(nursery)
     assert lines(shipped) == LAST
-    assert said in nursery.wait_for(Warned).message
+    assert said in nursery.wait_for(Notice).message
 
 
 def test_without_time_for_it_nothing_is_done_at_the_end(start: Callable[..., Nursery], shipped: Path) -> None:

@@ -14,7 +14,7 @@ from tests.support.factories import Connection, attempts
 from tests.support.processes import wait_until
 from tests.support.workers.child_processes import Nursery, assign, returned
 from tests.support.workers.worker_processes import a_worker, insert
-from wakeboard.runtime.processes.events import Died, Finished, Ready, Warned
+from wakeboard.runtime.processes.protocol import AppTypes, AttemptEnd, ChildExit, Notice
 
 APP = "tests.support.workers.apps.forking"
 # Python itself ignores two; whoever started the tests in the background of a shell, others.
@@ -58,8 +58,8 @@ def test_programs_find_their_signals_as_they_were_born_where_children_are_starte
     nursery = Nursery(1, app="tests.support.workers.apps.forking_threaded")
     nursery.children.start()
     try:
-        nursery.wait_for(Warned)
-        nursery.wait_for(Ready)
+        nursery.wait_for(Notice)
+        nursery.wait_for(AppTypes)
         seen = returned(nursery, "programs")
         assert [seen[where] for where in ("import", "run", "hook")] == [PLAIN] * 3
     finally:
@@ -88,13 +88,13 @@ def test_a_handler_of_ones_own_goes_along_into_the_fork(nursery: Nursery) -> Non
 
 def test_stops_that_come_to_every_process_of_the_worker_end_none(nursery: Nursery) -> None:
     returned(nursery, "pools", {"pools": 1})
-    template = nursery.children._control.template
-    assert template is not None
-    for pid in (nursery.pid(), template.pid):
+    fork_server = nursery.children._control.process
+    assert fork_server is not None
+    for pid in (nursery.pid(), fork_server.pid):
         for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
             os.kill(pid, number)
     assert returned(nursery, "pools", {"pools": 1}) == 1
-    assert not [event for event in nursery.events if isinstance(event, Died | Finished)]
+    assert not [event for event in nursery.events if isinstance(event, ChildExit | AttemptEnd)]
 
 
 @pytest.mark.parametrize("ignored", [set(), {signal.SIGHUP}], ids=["cron", "nohup"])
@@ -111,7 +111,7 @@ def test_a_command_finds_its_signals_as_its_worker_was_born_with_them(
                 (attempt,) = wait_until(partial(attempts, connection, run_id), 30, "the run ends")
                 lines = str(attempt["output_tail"]).splitlines()
                 assert [int(line.split()[1], 16) for line in lines] == [0, born], attempt
-                # Once more with a template that was started afresh.
+                # Once more with a fork server that was started afresh.
                 worker.family()[0].kill()
                 worker.wait_for("starting another")
     finally:

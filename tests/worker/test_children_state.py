@@ -15,7 +15,7 @@ import pytest
 from tests.support.processes import ROOT
 from tests.support.workers.apps.process_state import LINES
 from tests.support.workers.child_processes import Nursery, assign
-from wakeboard.runtime.processes.events import Died
+from wakeboard.runtime.processes.protocol import ChildExit
 
 PAGE = ROOT / "docs" / "handlers.md"
 BACK, SEEN, ENDS, STAYS = "| yes | | |", "| yes¹ | | |", "| | yes | |", "| | | yes |"
@@ -46,7 +46,7 @@ def begin_anew(nursery: Nursery) -> None:
     """Have a process that has not run anything."""
     if nursery.children.pid(0) is not None:
         nursery.children.kill(0)
-        nursery.wait_for(Died)
+        nursery.wait_for(ChildExit)
     nursery.events.clear()
 
 
@@ -57,8 +57,8 @@ def runs(nursery: Nursery, job_type: str, **payload: object) -> Any:
     while True:
         nursery.wait_until(lambda: nursery.events)
         event = nursery.events.pop(0)
-        if isinstance(event, Died):
-            assert event.in_order, event
+        if isinstance(event, ChildExit):
+            assert event.is_clean, event
             if event.unstarted:
                 nursery.children.send(0, event.unstarted)
         elif getattr(event, "assignment", None) == run:

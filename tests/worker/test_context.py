@@ -9,12 +9,12 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from wakeboard.core.process.assignment import Assignment
-from wakeboard.core.process.shared_slot import SlotPage, create_pages
+from wakeboard.core.process.shared_slot import SharedSlot, create_shared_slots
 from wakeboard.handlers.context import Context
 
 
 def test_the_context_of_an_assignment_is_that_of_its_fields() -> None:
-    page = SlotPage(create_pages(1), 0)
+    page = SharedSlot(create_shared_slots(1), 0)
     fields = {
         "run_id": 7, "lease_epoch": 3, "attempt": 2, "job_type": "mail", "key": "k", "definition_id": 5,
         "scheduled_for": "2026-03-08 07:00:00+00", "enqueued_at": "2026-03-08 06:00:00+00",

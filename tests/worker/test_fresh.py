@@ -12,7 +12,7 @@ from tests.support.workers.apps import fresh
 from tests.support.workers.child_processes import Nursery, assign, nursery, returned
 from tests.support.workers.worker_processes import a_worker, counts, insert
 from wakeboard import Pool, run_now
-from wakeboard.runtime.processes.events import Died
+from wakeboard.runtime.processes.protocol import ChildExit
 
 APP = "tests.support.workers.apps.fresh"
 
@@ -23,8 +23,8 @@ __all__ = ["nursery"]
 def test_a_process_ends_after_such_a_run(nursery: Nursery, job_type: str) -> None:
     pid, before = returned(nursery, job_type)
     assert before == 0
-    died = nursery.wait_for(Died)
-    assert (died.in_order, died.unstarted) == (True, [])
+    died = nursery.wait_for(ChildExit)
+    assert (died.is_clean, died.unstarted) == (True, [])
     other, before = returned(nursery, "shared")
     assert before == 0 and other != pid
 
@@ -34,14 +34,14 @@ def test_such_a_run_does_not_begin_where_another_has_run(nursery: Nursery) -> No
     assert returned(nursery, "shared") == [pid, 1]
     run = assign("alone")
     died = nursery.die(run)
-    assert (died.in_order, died.running, died.unstarted) == (True, None, [run])
+    assert (died.is_clean, died.running, died.unstarted) == (True, None, [run])
     assert returned(nursery, "alone")[1] == 0
 
 
 def test_what_waits_behind_such_a_run_goes_to_the_next_process(nursery: Nursery) -> None:
     later = [assign("alone"), assign("shared")]
     died = nursery.die(assign("alone"), *later)
-    assert (died.in_order, died.unstarted) == (True, later)
+    assert (died.is_clean, died.unstarted) == (True, later)
 
 
 def test_in_a_worker_such_runs_have_a_process_each_and_cost_no_attempt(

@@ -36,7 +36,7 @@ from wakeboard.core.retry import delay_seconds
 from wakeboard.core.text.sanitize import clean_text
 from wakeboard.handlers.invoke import invoke
 from wakeboard.handlers.registry import JobType
-from wakeboard.runtime.processes.protocol import Reported, answer_frame, read_answer
+from wakeboard.runtime.processes.protocol import Answer, answer_frame, read_answer
 
 
 def raised(action: Callable[[], object]) -> BaseException:
@@ -487,7 +487,7 @@ def test_a_hostile_exception_gives_a_clean_answer(make: Callable[[], BaseExcepti
     for text in (answer.error_code, answer.message, answer.traceback):
         assert not any(ord(c) < 32 and c not in "\n\t" for c in text)
         assert not any("\ud800" <= c <= "\udfff" or c == "\u202e" for c in text)
-    assert read_answer(answer_frame(Reported(1, 1, 1, 2, answer))[4:]).answer == answer
+    assert read_answer(answer_frame(Answer(1, 1, 1, 2, answer))[4:]).result == answer
 
 
 def test_a_deep_traceback_keeps_both_ends() -> None:
@@ -534,14 +534,14 @@ def test_bytes_that_are_no_answer_are_refused(row: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_answer_with_nothing_to_tell_travels(kind: Kind) -> None:
     row = (2**62, 5, 6, 2**62, PLAIN[kind])
-    assert read_answer(answer_frame(Reported(*row))[4:]) == row
+    assert read_answer(answer_frame(Answer(*row))[4:]) == row
 
 
 def test_every_field_of_an_answer_travels() -> None:
     answer = AttemptResult(
         "raised", "code", "message ä\n", True, 1.5, "trace", json.dumps({"a": 1}), "tail", "note"
     )
-    assert read_answer(answer_frame(Reported(2**62, 5, 6, 7, answer))[4:]) == (2**62, 5, 6, 7, answer)
+    assert read_answer(answer_frame(Answer(2**62, 5, 6, 7, answer))[4:]) == (2**62, 5, 6, 7, answer)
 
 
 async def _an_async_generator() -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from wakeboard.core.outcome import OUTPUT_BYTES, result_of_exception
-from wakeboard.core.process.output_file import create_output, empty, read_output, read_tail, trim
+from wakeboard.core.process.output_file import clear_output, create_output, read_output, read_tail, trim
 from wakeboard.core.text.redaction import redact_text
 from wakeboard.core.text.sanitize import clean_text, render_terminal, safe_text
 
@@ -80,7 +80,7 @@ def test_of_long_output_the_ends_stay_and_how_much_is_missing_is_said(output: in
 @pytest.mark.parametrize("count", [2_000, 6_400, 100_000])
 def test_no_border_cuts_a_character_or_a_colour(output: int, count: int) -> None:
     for shift in range(8):
-        empty(output)
+        clear_output(output)
         os.write(output, b"x" * shift + "\x1b[31m日本\x1b[0m".encode() * count)
         text = read_output(output, OUTPUT_BYTES)
         assert set(text.replace("x", "", shift)) <= set("日本\n… bytesleftout,0123456789")

@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from wakeboard.core.outcome import KINDS, PLAIN, AttemptResult
 from wakeboard.runtime.processes.protocol import (
     ANSWER_BYTES,
+    Answer,
     Assignment,
     Frames,
-    Reported,
     answer_frame,
     assignments_frame,
     frame,
     read_answer,
     read_assignments,
-    read_returns,
+    read_plain_returns,
 )
 
 PAYLOAD = '{"note": "ä \u202e \\u0000 \\"quoted\\""}'
@@ -63,19 +63,19 @@ RETURNED = st.just(PLAIN["returned"])
 
 
 def reported(answers: st.SearchStrategy[AttemptResult | None]) -> st.SearchStrategy[bytes]:
-    one = st.builds(Reported, NUMBERS, NUMBERS, NUMBERS, NUMBERS, answers).map(answer_frame)
+    one = st.builds(Answer, NUMBERS, NUMBERS, NUMBERS, NUMBERS, answers).map(answer_frame)
     return st.lists(one, max_size=5).map(b"".join)
 
 
 @given(reported(RETURNED))
 def test_answers_that_only_returned_are_read_at_once_as_one_by_one(data: bytes) -> None:
     singly = [read_answer(body)[:4] for body in Frames(ANSWER_BYTES).feed(data)]
-    assert list(read_returns(data) or ()) == singly
+    assert list(read_plain_returns(data) or ()) == singly
 
 
 @given(st.one_of(reported(ANSWERS), st.binary(max_size=200)))
 def test_what_is_read_at_once_is_what_would_have_been_read_singly(data: bytes) -> None:
-    returns = read_returns(data)
+    returns = read_plain_returns(data)
     if returns is not None:
         read = [read_answer(body) for body in Frames(ANSWER_BYTES).feed(data)]
         assert [(*numbers, PLAIN["returned"]) for numbers in returns] == read
@@ -85,12 +85,12 @@ def test_what_is_read_at_once_is_what_would_have_been_read_singly(data: bytes) -
 def test_one_byte_that_says_anything_else_leaves_all_to_be_read_singly(
     data: bytes, place: int, more: int, before: int
 ) -> None:
-    whole = answer_frame(Reported(1, 1, 1, 1, PLAIN["returned"]))
+    whole = answer_frame(Answer(1, 1, 1, 1, PLAIN["returned"]))
     other = bytearray(whole)
     other[place] = (other[place] + more) % 256
-    assert read_returns(whole * before + bytes(other) + data) is None
+    assert read_plain_returns(whole * before + bytes(other) + data) is None
 
 
 def test_a_part_of_a_frame_is_not_read_at_once() -> None:
-    whole = answer_frame(Reported(1, 1, 1, 1, PLAIN["returned"]))
-    assert read_returns(whole + whole[:-1]) is None
+    whole = answer_frame(Answer(1, 1, 1, 1, PLAIN["returned"]))
+    assert read_plain_returns(whole + whole[:-1]) is None

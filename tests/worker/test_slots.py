@@ -18,7 +18,7 @@ from wakeboard.runtime.loop.slots import Slots
 from wakeboard.runtime.loop.turnover import Turnover
 from wakeboard.runtime.loop.writer import Writer
 from wakeboard.runtime.processes.children import Children
-from wakeboard.runtime.processes.events import Died, Finished, Returned
+from wakeboard.runtime.processes.protocol import AttemptEnd, ChildExit, SuccessBatch
 
 
 class Desk:
@@ -65,7 +65,7 @@ def desk() -> Iterator[Desk]:
 
 def test_what_returned_leaves_its_slot_and_waits_to_be_written(desk: Desk) -> None:
     first, second, third = desk.take(6)
-    desk.slots.returned(Returned(0, [(first, 1_000, 5_001_000), (second, 9_000, 8_000)]))
+    desk.slots.returned(SuccessBatch(0, [(first, 1_000, 5_001_000), (second, 9_000, 8_000)]))
     assert [(one.held.assignment, one.took_seconds, one.ended_ns) for one in desk.ended] == [
         (first, 0.005, 5_001_000), (second, 0.0, 8_000),
     ]  # fmt: skip
@@ -77,8 +77,8 @@ def test_what_returned_leaves_its_slot_and_waits_to_be_written(desk: Desk) -> No
 
 def test_what_returned_is_decided_as_any_other_answer(desk: Desk) -> None:
     first, second, _ = desk.take(6)
-    desk.slots.returned(Returned(0, [(first, 1_000, 5_000)]))
-    desk.slots.finished(Finished(0, second, desk.ended[0].answer, 1_000, 5_000))
+    desk.slots.returned(SuccessBatch(0, [(first, 1_000, 5_000)]))
+    desk.slots.finished(AttemptEnd(0, second, desk.ended[0].answer, 1_000, 5_000))
     at_once, singly = desk.ended
     assert vars(at_once) | {"held": None} == vars(singly) | {"held": None}
 
@@ -86,7 +86,7 @@ def test_what_returned_is_decided_as_any_other_answer(desk: Desk) -> None:
 def test_a_run_that_is_not_ours_any_more_or_returns_twice_ends_nothing(desk: Desk) -> None:
     first, second, third = desk.take(6)
     desk.holdings.forget([second[:2]])
-    desk.slots.returned(Returned(0, [(first, 1, 2), (second, 2, 3), (third, 3, 4), (first, 5, 6)]))
+    desk.slots.returned(SuccessBatch(0, [(first, 1, 2), (second, 2, 3), (third, 3, 4), (first, 5, 6)]))
     assert desk.succeeded == [first.run_id, third.run_id]
     assert desk.outstanding == [1, 3]
 
@@ -96,7 +96,7 @@ def test_only_children_that_end_before_they_begin_a_run_are_a_sign_of_a_broken_s
     desk: Desk, has_begun: bool, is_hindered: bool
 ) -> None:
     for run in desk.take(6):
-        desk.slots.died(Died(0, "ended", None, AttemptResult("raised"), [run], has_begun=has_begun))
+        desk.slots.died(ChildExit(0, "ended", None, AttemptResult("raised"), [run], has_begun=has_begun))
     assert (desk.claim_state.hindrance is not None) == is_hindered
 
 
@@ -131,7 +131,7 @@ def test_of_a_brief_type_with_a_limit_no_run_is_lost_behind_one_with_one_try_tha
 def test_a_process_that_cannot_say_what_it_begins_ends_claims_ahead_of_only_tries(desk: Desk) -> None:
     first, *_ = desk.take(6)
     desk.claims.met_only_try("mail")
-    desk.slots.finished(Finished(0, first, AttemptResult("unbegun", message="too many connections"), 1, 1))
+    desk.slots.finished(AttemptEnd(0, first, AttemptResult("unbegun", message="too many connections"), 1, 1))
     assert [(one.held.assignment, one.move, one.started) for one in desk.ended] == [(first, "release", False)]
     assert not desk.claims.is_quick("mail")
 
@@ -140,5 +140,5 @@ def test_a_run_that_takes_its_process_with_it_makes_its_type_slow(desk: Desk) ->
     first, *others = desk.take(6)
     assert desk.claims.is_quick("mail")
     answer = AttemptResult("crashed", "killed", "killed")
-    desk.slots.died(Died(0, "died", first, answer, others, 1, False, False, True))
+    desk.slots.died(ChildExit(0, "died", first, answer, others, 1, False, False, True))
     assert not desk.claims.is_quick("mail"), "each such end gives back all that waits behind it"

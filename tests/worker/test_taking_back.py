@@ -9,7 +9,7 @@ import pytest
 from tests.support.workers import child_processes as nurseries
 from tests.support.workers.child_processes import Nursery, assign
 from wakeboard.core.process.assignment import Assignment
-from wakeboard.runtime.processes.events import Finished
+from wakeboard.runtime.processes.protocol import AttemptEnd
 
 APP = nurseries.APP
 nursery = nurseries.nursery
@@ -38,10 +38,10 @@ def test_what_waits_behind_a_run_that_goes_on_comes_back_and_never_begins(
     after = assign("echo", {"n": 1})
     nursery.children.send(0, [after])
     (tmp_path / "end").touch()
-    answered = [nursery.wait_for(Finished) for _ in range(2)]
+    answered = [nursery.wait_for(AttemptEnd) for _ in range(2)]
     assert [one.assignment for one in answered] == [long, after], "what is sent later runs as ever"
     assert nursery.run(assign("echo"))[0].answer.kind == "returned"
-    assert not [event for event in nursery.events if isinstance(event, Finished)]
+    assert not [event for event in nursery.events if isinstance(event, AttemptEnd)]
 
 
 def test_what_the_child_has_left_out_when_the_run_has_ended_by_then_answers_that_it_did_not_begin(
@@ -51,7 +51,7 @@ def test_what_the_child_has_left_out_when_the_run_has_ended_by_then_answers_that
     nursery.begin(long, *notes)
     nursery.children.take_back(0)
     (tmp_path / "end").touch()
-    answered = [nursery.wait_for(Finished) for _ in range(4)]
+    answered = [nursery.wait_for(AttemptEnd) for _ in range(4)]
     assert [(one.assignment, one.answer.kind) for one in answered] == [
         (long, "returned"), *((one, "unbegun") for one in notes),
     ]  # fmt: skip
@@ -71,9 +71,9 @@ def test_answers_that_waited_for_the_run_come_with_what_is_taken_back(
     nursery.children.send(0, [short, long, behind])
     nursery.wait_until(lambda: (now := nursery.children.current(0)) and now.run_id == long.run_id)
     assert taken_back(nursery) == [behind]
-    assert nursery.wait_for(Finished).assignment == short
+    assert nursery.wait_for(AttemptEnd).assignment == short
     end.touch()
-    assert nursery.wait_for(Finished).assignment == long
+    assert nursery.wait_for(AttemptEnd).assignment == long
     assert nursery.run(assign("nothing"))[0].answer.kind == "returned"
 
 

@@ -44,8 +44,7 @@ from wakeboard.database.audit import Actor
 from wakeboard.queue import handler_connection
 from wakeboard.queue.engine import endings, reaping, unbegun
 from wakeboard.runtime.duties.reaper import Reaper
-from wakeboard.runtime.processes import beginning
-from wakeboard.runtime.processes.beginning import strike_off
+from wakeboard.runtime.processes.child import STRIKE_OFF_SECONDS, UnbegunList
 
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")
 
@@ -61,7 +60,6 @@ def _an_old_server(connection: Connection) -> None:
 def child(monkeypatch: pytest.MonkeyPatch, database: str) -> Iterator[None]:
     """This process opens the connection of a process for handlers."""
     monkeypatch.setenv("WAKEBOARD_DATABASE_URL", database)
-    monkeypatch.setattr(beginning, "_silent_until", 0.0)
     yield
     handler_connection.close_thread_connection()
 
@@ -105,11 +103,11 @@ def test_a_claim_lists_what_it_brings_and_nothing_else(connection: Connection) -
 @pytest.mark.usefixtures("child")
 def test_who_is_about_to_begin_strikes_off_and_may_only_once(connection: Connection) -> None:
     first, second = claimed(connection, 2)
-    assert strike_off(assignment(first)) is None
+    assert UnbegunList().strike_off(assignment(first)) is None
     assert listed(connection) == [second]
-    again = strike_off(assignment(first))
+    again = UnbegunList().strike_off(assignment(first))
     assert again is not None and (again.kind, again.message) == ("unbegun", None)
-    other = strike_off(assignment(second, epoch=2))
+    other = UnbegunList().strike_off(assignment(second, epoch=2))
     assert other is not None, "another attempt is not ours to begin"
     assert listed(connection) == [second]
 
@@ -118,7 +116,7 @@ def test_who_is_about_to_begin_strikes_off_and_may_only_once(connection: Connect
 def test_what_cannot_be_struck_off_does_not_begin_and_says_why(connection: Connection) -> None:
     (run_id,) = claimed(connection, 1)
     connection.execute("ALTER TABLE wakeboard.unbegun_attempts RENAME TO elsewhere")
-    answer = strike_off(assignment(run_id))
+    answer = UnbegunList().strike_off(assignment(run_id))
     assert answer is not None and answer.kind == "unbegun"
     assert 'relation "wakeboard.unbegun_attempts" does not exist' in str(answer.message)
 
@@ -163,7 +161,7 @@ def test_of_a_process_that_begins_and_a_reaper_that_gives_back_one_succeeds(
 
             def strike() -> object:
                 try:
-                    return strike_off(assignment(run_id))
+                    return UnbegunList().strike_off(assignment(run_id))
                 finally:
                     handler_connection.close_thread_connection()
 
@@ -211,16 +209,16 @@ def test_a_database_that_is_silent_is_asked_once(
     first, second, third = claimed(connection, 3)
     with between(database) as middleman:
         monkeypatch.setenv("WAKEBOARD_DATABASE_URL", middleman.url)
-        monkeypatch.setattr(beginning, "_silent_until", 0.0)
-        assert strike_off(assignment(first)) is None
+        unbegun_list = UnbegunList()
+        assert unbegun_list.strike_off(assignment(first)) is None
         middleman.fall_silent(f"wakeboard handler {os.getpid()}")
         began = time.monotonic()
-        answers = [strike_off(assignment(second)), strike_off(assignment(third))]
+        answers = [unbegun_list.strike_off(assignment(run_id)) for run_id in (second, third)]
         took = time.monotonic() - began
         handler_connection.close_thread_connection()
     assert [answer and answer.kind for answer in answers] == ["unbegun", "unbegun"]
     assert "has not answered" in str(answers[1] and answers[1].message)
-    assert took < 2 * beginning.ANSWER_SECONDS
+    assert took < 2 * STRIKE_OFF_SECONDS
 
 
 def test_of_a_killed_worker_only_what_had_begun_loses_its_only_try(

@@ -18,7 +18,7 @@ from tests.support.processes import SOURCES
 from wakeboard.core.outcome import PLAIN
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.runtime.processes.children import Children
-from wakeboard.runtime.processes.events import Died, Event, Finished, Ready, Returned
+from wakeboard.runtime.processes.protocol import AppTypes, AttemptEnd, ChildExit, Event, SuccessBatch
 
 APP = "tests.support.workers.apps.misbehaving"
 _ids = itertools.count(2**31)
@@ -47,9 +47,9 @@ class Nursery:
         self.children.register(self._selector)
 
     def start(self) -> Nursery:
-        """Start the template and wait until it is ready."""
+        """Start the fork server and wait until it is ready."""
         self.children.start()
-        self.wait_for(Ready)
+        self.wait_for(AppTypes)
         return self
 
     def stop(self) -> None:
@@ -72,10 +72,10 @@ class Nursery:
         self.events.remove(found)
         return found
 
-    def run(self, *assignments: Assignment, slot: int = 0) -> list[Finished]:
+    def run(self, *assignments: Assignment, slot: int = 0) -> list[AttemptEnd]:
         """Send the assignments and wait until each is answered."""
         self.children.send(slot, assignments)
-        return [self.wait_for(Finished) for _ in assignments]
+        return [self.wait_for(AttemptEnd) for _ in assignments]
 
     def begin(self, *assignments: Assignment, slot: int = 0) -> None:
         """Send the assignments and wait until the first has started."""
@@ -83,10 +83,10 @@ class Nursery:
         first = assignments[0].run_id
         self.wait_until(lambda: (now := self.children.current(slot)) is not None and now.run_id == first)
 
-    def die(self, *assignments: Assignment, slot: int = 0) -> Died:
+    def die(self, *assignments: Assignment, slot: int = 0) -> ChildExit:
         """Send the assignments and wait for the child's death."""
         self.children.send(slot, assignments)
-        return self.wait_for(Died)
+        return self.wait_for(ChildExit)
 
     def pid(self, slot: int = 0) -> int:
         """The process id of the slot's child."""
@@ -112,11 +112,11 @@ def returned(nursery: Nursery, job_type: str, payload: Any = None) -> Any:
 
 
 def one_by_one(events: list[Event]) -> Iterator[Event]:
-    """The same events, a Finished for each attempt that returned."""
+    """The same events, a AttemptEnd for each attempt that returned."""
     for event in events:
-        if isinstance(event, Returned):
+        if isinstance(event, SuccessBatch):
             for assignment, started_ns, finished_ns in event.attempts:
-                yield Finished(event.slot, assignment, PLAIN["returned"], started_ns, finished_ns)
+                yield AttemptEnd(event.slot, assignment, PLAIN["returned"], started_ns, finished_ns)
         else:
             yield event
 

@@ -1,6 +1,6 @@
 """The functions that handlers register for the end of a process that runs handlers.
 
-They are kept in the order in which they were registered. ``runtime.processes.ending`` calls them.
+They are kept in the order in which they were registered. ``runtime.processes.spawn`` calls them.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from wakeboard.core.outcome import Cancelled, DeadlineExceeded
 from wakeboard.core.process.assignment import Assignment
-from wakeboard.core.process.shared_slot import LARGEST, SlotPage, boottime_ns
+from wakeboard.core.process.shared_slot import LARGEST_PROGRESS, SharedSlot, boottime_ns
 
 if TYPE_CHECKING:
     import logging
@@ -51,7 +51,7 @@ class Context:
         worker_id: str = "",
         definition_id: int | None = None,
         traceparent: str | None = None,
-        page: SlotPage | None = None,
+        page: SharedSlot | None = None,
         started_ns: int | None = None,
     ) -> None:
         """`scheduled_for` is a time with a zone, or ISO text that may end in a zone's name in brackets;
@@ -76,7 +76,9 @@ class Context:
         self._deadline_ns = self._started_ns + int(timeout_seconds * _SECOND)
 
     @classmethod
-    def for_assignment(cls, assignment: Assignment, payload: Any, page: SlotPage, started_ns: int) -> Context:
+    def for_assignment(
+        cls, assignment: Assignment, payload: Any, page: SharedSlot, started_ns: int
+    ) -> Context:
         """Return the context of an assignment in a child, faster than `__init__`; `payload` is decoded."""
         context = cls.__new__(cls)
         (
@@ -133,7 +135,7 @@ class Context:
         """True once somebody asked this run to stop."""
         if self._page is None:
             return self._is_cancelled
-        return self._page.cancel_asked(self.run_id, self.lease_epoch)
+        return self._page.is_cancel_requested(self.run_id, self.lease_epoch)
 
     def ask_cancel(self) -> None:
         """Ask a run without a shared page to stop: from then on `cancelled` is true and `check()` raises."""
@@ -229,7 +231,7 @@ def _parse_time(text: str) -> datetime:
 
 def _clamp(value: float) -> int:
     try:
-        return max(0, min(int(value), LARGEST))
+        return max(0, min(int(value), LARGEST_PROGRESS))
     except (ValueError, OverflowError):
         return 0
 

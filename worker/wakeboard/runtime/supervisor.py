@@ -38,17 +38,17 @@ from wakeboard.runtime.loop.slots import Slots
 from wakeboard.runtime.loop.turnover import Turnover
 from wakeboard.runtime.loop.writer import Writer
 from wakeboard.runtime.processes.children import Children
-from wakeboard.runtime.processes.events import (
-    AppFailed,
-    Died,
+from wakeboard.runtime.processes.fork_server import Zygote
+from wakeboard.runtime.processes.protocol import (
+    AppFailure,
+    AppTypes,
+    AttemptEnd,
+    ChildExit,
     Event,
-    Finished,
-    Ready,
-    Returned,
-    TemplateDied,
-    Warned,
+    ForkServerExit,
+    Notice,
+    SuccessBatch,
 )
-from wakeboard.runtime.processes.zygote import Zygote
 
 WATCH_SECONDS, RESTING_SECONDS = 0.05, 0.5
 CUT_SECONDS = 0.25
@@ -72,10 +72,10 @@ class Supervisor:
         name: str | None = None,
         until_drained: bool = False,
         claim_seconds: float | None = None,
-        firstborn: Zygote | None = None,
+        zygote: Zygote | None = None,
     ) -> None:
         """``types``: claim these only; ``until_drained``: return when nothing is due; ``claim_seconds``: stop
-        claiming after so long (what runs is waited for); ``firstborn``: what becomes the first template."""
+        claiming after so long (what runs is waited for); ``zygote``: what becomes the first fork server."""
         self._settings = settings
         self._url = url
         self._until_drained = until_drained
@@ -87,9 +87,9 @@ class Supervisor:
         self._began_at = self._stepped_at = monotonic()
         self._shutdown = Shutdown(settings.shutdown_seconds, settings.kill_seconds)
         self._exit_code: int | None = None
-        self._build(name, types, firstborn)
+        self._build(name, types, zygote)
 
-    def _build(self, name: str | None, types: Sequence[str] | None, firstborn: Zygote | None) -> None:
+    def _build(self, name: str | None, types: Sequence[str] | None, zygote: Zygote | None) -> None:
         """Make the parts and tie them together."""
         settings, url, me, tell = self._settings, self._url, self.worker_id, self._inbox.tell
         lease_seconds, poll_seconds = settings.lease_seconds, settings.poll_seconds
@@ -97,7 +97,7 @@ class Supervisor:
         missing_tables = MissingTables()
         self._holdings = RunsInFlight()
         self._children = Children(
-            settings.concurrency, app=settings.app, environment=environment, firstborn=firstborn,
+            settings.concurrency, app=settings.app, environment=environment, zygote=zygote,
             exit_seconds=settings.child_exit_seconds,
         )  # fmt: skip
         self._claims = ClaimPlanner(settings.concurrency)
@@ -263,9 +263,9 @@ class Supervisor:
         self._hearing.stop()
         # A moment more than they have, to hear of those that took too long.
         seconds = self._settings.child_exit_seconds + CUT_SECONDS
-        self._children.end_in_order(min(seconds, self._shutdown.seconds_left))
+        self._children.end_idle_and_wait(min(seconds, self._shutdown.seconds_left))
         for event in self._children.collect():
-            if isinstance(event, Warned):
+            if isinstance(event, Notice):
                 self._hear(event)
         self._children.stop()
         self._lease.stop()
@@ -335,20 +335,20 @@ class Supervisor:
     def _hear(self, event: Event) -> None:
         """Take in what the children say."""
         match event:
-            case Returned():
+            case SuccessBatch():
                 self._slots.returned(event)
-            case Finished():
+            case AttemptEnd():
                 self._slots.finished(event)
-            case Died():
+            case ChildExit():
                 self._slots.died(event)
-            case Ready(types):
+            case AppTypes(types):
                 if policies := self._app.ready(types):
                     self._background.publish(policies)
-            case AppFailed(message):
+            case AppFailure(message):
                 self._app.failed(message)
-            case TemplateDied(text):
+            case ForkServerExit(text):
                 self._app.template_died(text)
-            case Warned(message):
+            case Notice(message):
                 log.warn(message)
 
     # ---- watching -----------------------------------------------------------------------------------
@@ -363,7 +363,7 @@ class Supervisor:
         if not self._shutdown.has_begun:
             self._app.step()
         else:
-            self._children.let_go()
+            self._children.end_idle()
         if self._shutdown.must_kill:
             self._limits.stop_all(kill=True)
         elif self._shutdown.must_interrupt:
@@ -396,7 +396,7 @@ def run(
     name: str | None = None,
     until_drained: bool = False,
     claim_seconds: float | None = None,
-    firstborn: Zygote | None = None,
+    zygote: Zygote | None = None,
 ) -> int:
     """Run a worker in this process until it is told to stop; return the exit code.
 
@@ -406,6 +406,6 @@ def run(
     gc.set_threshold(GARBAGE_OBJECTS)
     supervisor = Supervisor(
         settings, url=url, types=types, name=name, until_drained=until_drained, claim_seconds=claim_seconds,
-        firstborn=firstborn,
+        zygote=zygote,
     )  # fmt: skip
     return supervisor.run()

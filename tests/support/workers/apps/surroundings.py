@@ -31,7 +31,7 @@ def look_around(ctx: Context) -> dict[str, Any]:
         "descriptors": len(list(Path("/proc/self/fd").iterdir())),
         "stdin": str(Path("/proc/self/fd/0").readlink()),
         "leads": os.getsid(0) == os.getpid() == os.getpgrp(),
-        "of_template": os.getsid(os.getppid()) == os.getppid(),
+        "of_fork_server": os.getsid(os.getppid()) == os.getppid(),
         "threads": threading.active_count(),
         "command": str(click.get_current_context(silent=True)),
     }

@@ -79,13 +79,13 @@ def _supervise(
     claim_seconds: float | None = None,
 ) -> int:
     # Of the runtime only this is loaded before the fork: what the fork server has loaded, every child has.
-    from wakeboard.runtime.processes import zygote
+    from wakeboard.runtime.processes import fork_server
 
     require_folder()
     settings = load_settings()
     run_as.check(settings)
     # Before anything is loaded, opened or started that the supervisor alone needs.
-    fork_server = zygote.fork(leave=_leave_command)
+    zygote = fork_server.fork_zygote(on_fork=_leave_command)
     log.write_in_background()
     print_misspelt()
     # Loaded after the fork: children need nothing of it.
@@ -96,7 +96,7 @@ def _supervise(
         url = database_url(settings)
     return supervisor.run(
         settings, url=url, types=types, name=name, until_drained=until_drained, claim_seconds=claim_seconds,
-        firstborn=fork_server,
+        zygote=zygote,
     )  # fmt: skip
 
 

@@ -1,1 +1,1 @@
-"""What is known of processes and of the users who run them."""
+"""Processes, the memory and output they share, exit statuses, and OS users."""

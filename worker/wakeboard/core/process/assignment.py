@@ -1,16 +1,19 @@
-"""A claimed run on its way from the worker to the child that runs its handler."""
+"""A claimed run as it is sent from the worker to a child."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 
 class Assignment(NamedTuple):
-    """One claimed run on its way to a child. `payload` is JSON text (decoded in the child); times are ISO
-    texts, `scheduled_for` with its schedule's zone in brackets. `is_listed`: it stands on the list of those
-    that have not begun, and the child has to strike it off first."""
+    """One claimed run for a child to execute.
+
+    `payload` is JSON text, decoded in the child. Times are ISO texts, `scheduled_for` with its schedule's
+    zone in brackets. `is_listed`: the attempt is on the list of attempts that have not begun
+    (`wakeboard.queue.engine.unbegun`), and the child has to strike it off first.
+    """
 
     run_id: int
     lease_epoch: int
@@ -27,5 +30,5 @@ class Assignment(NamedTuple):
     is_listed: bool = False
 
 
-# A namedtuple's own constructor takes its fields one by one, which is dearer.
-assignment_of: Callable[[Iterable[Any]], Assignment] = partial(tuple.__new__, Assignment)
+# A named tuple's own constructor takes its fields one by one, which costs more.
+assignment_of: Callable[[Iterable[object]], Assignment] = partial(tuple.__new__, Assignment)

@@ -1,6 +1,6 @@
-"""What a handler means that leaves as a program does: by ``sys.exit()``, or by ``Exit`` of click and Typer.
+"""Handlers that end as a program does: by ``sys.exit()``, or by ``Exit`` of click and Typer.
 
-Status 0 is success; another number, or text, is a failure. Pure.
+Exit status 0 is a success; another number, or text, is a failure. Pure.
 """
 
 from __future__ import annotations
@@ -22,24 +22,26 @@ def is_success(exception: BaseException) -> bool:
     """Return whether ``exception`` ends a program with status 0."""
     if not is_exit(exception):
         return False
-    given = _given(exception)
-    return given is None or (_is_number(given) and given == 0)
+    argument = _exit_argument(exception)
+    return argument is None or (_is_number(argument) and argument == 0)
 
 
 def status_of(exception: BaseException) -> int:
-    """Return the status that the process would have: 0 to 255, and 1 for text. A number whose last eight
-    bits are 0 is no success either: it is 255."""
-    given = _given(exception)
-    if given is None:
+    """Return the exit status of the process: 0 to 255, and 1 for text.
+
+    A number other than 0 whose last eight bits are 0 is a failure all the same: 255.
+    """
+    argument = _exit_argument(exception)
+    if argument is None:
         return 0
-    if not _is_number(given):
+    if not _is_number(argument):
         return 1
-    number = int(given)  # type: ignore[call-overload]
+    number = int(argument)  # type: ignore[call-overload]
     return number & 0xFF or (255 if number else 0)
 
 
 def code_of_exit(exception: BaseException) -> str:
-    """Return the error code of an exit that is a failure: ``exit_3``, as for a ``command``."""
+    """Return the error code of a failed exit: ``exit_3``, as for a ``command``."""
     own = call_or_none(lambda: getattr(exception, "error_code", None))
     if isinstance(own, str) and own.strip():
         return clean_text(own, _CODE_CHARACTERS)
@@ -47,24 +49,24 @@ def code_of_exit(exception: BaseException) -> str:
 
 
 def message_of_exit(exception: BaseException) -> str:
-    """Return the text that was given to ``sys.exit()``, or the status in words."""
-    if _is_number(_given(exception)):
+    """Return the text passed to ``sys.exit()``, or the status in words."""
+    if _is_number(_exit_argument(exception)):
         return f"exit status {status_of(exception)}"
     return message_of(exception)
 
 
-def _given(exception: BaseException) -> object:
-    """Return what was given to ``sys.exit()``: None, a number, or anything whose text is the message."""
+def _exit_argument(exception: BaseException) -> object:
+    """Return the argument of ``sys.exit()``: None, a number, or anything whose text is the message."""
     if issubclass(type(exception), SystemExit):
         return vars(SystemExit)["code"].__get__(exception)
     return call_or_none(lambda: getattr(exception, "exit_code", 1))
 
 
-def _is_number(given: object) -> bool:
-    return issubclass(type(given), int)
+def _is_number(argument: object) -> bool:
+    return issubclass(type(argument), int)
 
 
 def _is_of_click(exception: BaseException) -> bool:
-    """Whether it is click's ``Exit``, which Typer has too. Who raises one has click loaded."""
+    """Whether it is click's ``Exit``, which Typer uses too. Code that raises one has loaded click."""
     kind = getattr(sys.modules.get("click.exceptions"), "Exit", None)
     return isinstance(kind, type) and issubclass(type(exception), kind)

@@ -1,4 +1,4 @@
-"""OS users: what is a name of one, and whom this process is, in a container often nobody with a name."""
+"""OS users: valid names, and the user of this process, which in a container often has no name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-# A number is no name: which user it means differs from machine to machine.
+# A number is no name: it means different users on different machines.
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.@-]*\$?")
 
 
@@ -16,7 +16,7 @@ def is_user_name(text: str) -> bool:
 
 
 def name() -> str:
-    """Return the user's name, or what stands for it: ``uid 12345``."""
+    """Return the user's name, or ``uid 12345`` where it has none."""
     import getpass
 
     try:
@@ -26,16 +26,16 @@ def name() -> str:
 
 
 def home() -> Path:
-    """Return the user's home folder: that of ``HOME``, of the password file, or ``/`` as in containers."""
+    """Return the user's home folder: from ``HOME``, from the password file, or ``/`` as in containers."""
     try:
         return Path.home()
     except RuntimeError:
         return Path("/")
 
 
-def of_cron() -> tuple[str, str]:
-    """Return name and home folder as the password file has them, whatever the environment says."""
-    # Windows, where programs enqueue, has none.
+def password_entry() -> tuple[str, str]:
+    """Return name and home folder of the password file, as cron does, whatever the environment says."""
+    # Windows, where programs enqueue, has no such module.
     import pwd
 
     try:

@@ -82,7 +82,7 @@ def environment(
     ``account``: the user of the program, None for the user of this process. Nothing of the worker's own
     environment is in it, so neither is the password of its database.
     """
-    user, home = os_user.of_cron() if account is None else (account.pw_name, account.pw_dir)
+    user, home = os_user.password_entry() if account is None else (account.pw_name, account.pw_dir)
     cron = {
         "PATH": "/usr/local/bin:/usr/bin:/bin",
         "HOME": home,

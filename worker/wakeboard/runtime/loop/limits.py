@@ -10,15 +10,15 @@ from __future__ import annotations
 from time import monotonic
 from typing import Protocol
 
-from wakeboard.core.process.shared_slot import StartedRun
+from wakeboard.core.process.shared_slot import CurrentRun
 from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
 
 MEMORY_SECONDS = 0.5
 
 
 class _Processes(Protocol):
-    def current(self, slot: int) -> StartedRun | None: ...
-    def ask_cancel(self, slot: int, run_id: int, lease_epoch: int) -> None: ...
+    def current(self, slot: int) -> CurrentRun | None: ...
+    def request_cancel(self, slot: int, run_id: int, lease_epoch: int) -> None: ...
     def terminate(self, slot: int) -> None: ...
     def kill(self, slot: int, run_id: int | None = None, lease_epoch: int = 0) -> None: ...
     def memory(self, slot: int, limit: int) -> int | None: ...
@@ -42,7 +42,7 @@ class Limits:
         if held is None or held.slot is None or held.cancel_asked_ns:
             return
         held.cancel_asked_ns = boottime_ns()
-        self._children.ask_cancel(held.slot, held.run_id, held.lease_epoch)
+        self._children.request_cancel(held.slot, held.run_id, held.lease_epoch)
 
     def lost(self, run_id: int, lease_epoch: int) -> None:
         """Note that somebody else has the run now; its process is killed when it is seen running."""
@@ -66,14 +66,14 @@ class Limits:
                 held.is_fenced = True
                 self._kill(held.slot, held, now, whatever_runs=True)
 
-    def _look_at(self, slot: int, started: StartedRun, held: RunInFlight, now: int) -> None:
+    def _look_at(self, slot: int, started: CurrentRun, held: RunInFlight, now: int) -> None:
         if held.terminated_ns:
             if now - held.terminated_ns >= self._kill_ns:
                 self._kill(slot, held, now)
         elif held.is_lost:
             self._kill(slot, held, now)
         elif held.cancel_asked_ns:
-            self._children.ask_cancel(slot, held.run_id, held.lease_epoch)
+            self._children.request_cancel(slot, held.run_id, held.lease_epoch)
             if now - held.cancel_asked_ns >= self._kill_ns:
                 self.terminate(slot, held, now)
         elif now - started.started_ns >= held.assignment.timeout_seconds * 1e9:

@@ -29,7 +29,7 @@ from wakeboard.runtime.loop.in_flight import (
 from wakeboard.runtime.loop.turnover import Turnover
 from wakeboard.runtime.loop.writer import Writer
 from wakeboard.runtime.processes.children import Children
-from wakeboard.runtime.processes.events import Died, Finished, Returned
+from wakeboard.runtime.processes.protocol import AttemptEnd, ChildExit, SuccessBatch
 
 IDLE_DEATHS = 3
 # So long what is handed to one slot together lasts at most: to wake one process is quicker than to wake many.
@@ -214,7 +214,7 @@ class Slots:
         load.slow -= held.is_slow
         held.slot = None
 
-    def finished(self, event: Finished) -> None:
+    def finished(self, event: AttemptEnd) -> None:
         """A child answered."""
         slot, assignment, answer, started_ns, finished_ns = event
         held = self._free(slot, assignment[0], assignment[1])
@@ -232,7 +232,7 @@ class Slots:
                 )  # fmt: skip
             self._settle(held, answer, seconds, finished_ns)
 
-    def returned(self, event: Returned) -> None:
+    def returned(self, event: SuccessBatch) -> None:
         """A child answered that these returned."""
         slot, attempts = event
         ended: list[EndedAttempt] = []
@@ -253,7 +253,7 @@ class Slots:
             self._claims.observe_all(ended)
             self._turnover.add_succeeded(ended)
 
-    def died(self, event: Died) -> None:
+    def died(self, event: ChildExit) -> None:
         """A child is gone: what it ran has ended, what it never began goes back."""
         self._clearing.pop(event.slot, None)
         now = boottime_ns()
@@ -263,18 +263,18 @@ class Slots:
             held = self._free(event.slot, event.running.run_id, event.running.lease_epoch)
             if held is not None:
                 seconds = max(0.0, (now - event.started_ns) / 1e9) if event.started_ns else 0.0
-                if event.unstarted and not event.by_order:
+                if event.unstarted and not event.is_kill_ordered:
                     # Each such end gives back all that waits: it costs as much as a long run.
                     self._claims.observe(held, LONG_SECONDS)
-                if event.by_order and not held.killed_ns:
+                if event.is_kill_ordered and not held.killed_ns:
                     self._turnover.add(bystander(held, event.answer, took_seconds=seconds, ended_ns=now))
                 else:
                     self._settle(held, event.answer, seconds, now)
-        elif event.unstarted and not event.by_order and not event.has_begun:
+        elif event.unstarted and not event.is_kill_ordered and not event.has_begun:
             self._died_idle(event)
         again: list[Assignment] = []
         for assignment in event.unstarted:
-            if event.in_order and self._may_begin_again(event.slot, assignment, now):
+            if event.is_clean and self._may_begin_again(event.slot, assignment, now):
                 again.append(assignment)
                 continue
             held = self._free(event.slot, assignment.run_id, assignment.lease_epoch)
@@ -293,7 +293,7 @@ class Slots:
             return False
         return not self.is_stopping and self._idle_deaths < IDLE_DEATHS and not held.is_past_fence(now_ns)
 
-    def _died_idle(self, event: Died) -> None:
+    def _died_idle(self, event: ChildExit) -> None:
         """A child that dies before it starts anything, again and again, must not spin: say so, and claim
         nothing for longer and longer, until one has started a run."""
         self._idle_deaths += 1

@@ -1,4 +1,5 @@
-"""Processes that can be killed: the template, its children, what they share and how they are cleaned up.
+"""The processes of a worker that can be killed: the fork server and its children.
 
-``children`` is the supervisor's side, ``child`` the handler's; nothing here knows the database.
+``children`` is the supervisor's side, ``child`` the handlers'. ``child_exit`` lists why a child ends. Nothing
+here knows the database, but for ``child.UnbegunList``.
 """

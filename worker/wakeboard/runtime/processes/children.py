@@ -1,8 +1,8 @@
-"""The supervisor's handle on the template and on one child per slot. Nothing here waits, but for `stop()` and
-a template's death.
+"""The children of one worker: the fork server and one child per slot, as the supervisor's loop sees them.
 
-It starts and ends processes and passes assignments and answers on; what an answer means for a run is decided
-elsewhere.
+Starts and ends processes and passes assignments and answers on; what an answer means for a run is decided in
+`wakeboard.runtime.loop`. Nothing here waits, but for `stop()`, `end_idle_and_wait()` and the end of a fork
+server.
 """
 
 from __future__ import annotations
@@ -13,23 +13,33 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from wakeboard.config.working_directory import ROOT, current_folder
 from wakeboard.core.outcome import OUTPUT_BYTES
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.process.output_file import read_output, trim
-from wakeboard.core.process.shared_slot import ANYTHING, StartedRun, create_pages
-from wakeboard.runtime.processes.control import Control
-from wakeboard.runtime.processes.events import AppFailed, Event, Ready, TemplateDied, Warned, describe_status
-from wakeboard.runtime.processes.memory import Shortage, family_bytes
+from wakeboard.core.process.shared_slot import CurrentRun, create_shared_slots
+from wakeboard.runtime.processes.child_exit import describe_status
+from wakeboard.runtime.processes.control import ForkServerControl
+from wakeboard.runtime.processes.fork_server import ForkServerOptions, Zygote
+from wakeboard.runtime.processes.memory import OomKills, tree_bytes
+from wakeboard.runtime.processes.protocol import (
+    AppFailure,
+    AppTypes,
+    ChildStart,
+    ChildStatus,
+    Event,
+    ForkServerExit,
+    Notice,
+    ServerMessage,
+)
 from wakeboard.runtime.processes.slot import Slot
-from wakeboard.runtime.processes.zygote import Zygote
 
-_TRIM_SECONDS = 0.1
+_CHECK_SECONDS = 0.1
 _STOP_SECONDS = 1.5
 
 
 class Children:
-    """The template and its children, `slots` at most. Every method belongs to the one thread that runs the
-    loop."""
+    """The fork server and its children, one a slot. Every method belongs to the thread that runs the loop."""
 
     def __init__(
         self,
@@ -40,240 +50,227 @@ class Children:
         recycle_runs: int = 10_000,
         recycle_mb: int = 512,
         exit_seconds: float = 2.0,
-        firstborn: Zygote | None = None,
+        zygote: Zygote | None = None,
     ) -> None:
-        """`app`: the handlers' module; `environment`: variables added to this process's own for the template
-        and its children; a child is replaced after `recycle_runs` runs or above `recycle_mb` MB of resident
-        memory; `exit_seconds`: how long a child that ends in order may take for what its handlers registered
-        for that; `firstborn`: what becomes the first template."""
-        self._pages = create_pages(slots)
-        self._selector: Any = selectors.DefaultSelector()
-        self._control = Control(
-            self._selector,
-            self._pages,
-            {
-                "app": app,
-                "recycle_runs": recycle_runs,
-                "recycle_mb": recycle_mb,
-                "exit_seconds": exit_seconds,
-            },
-            environment=dict(environment or {}),
-            firstborn=firstborn,
+        """Create the slots; `start` starts the fork server.
+
+        `app`: the handlers' module. `environment`: variables added to this process's own for the fork server
+        and its children. A child is replaced after `recycle_runs` runs or above `recycle_mb` MB of resident
+        memory. `exit_seconds`: how long a clean end of a child may take. `zygote`: what becomes the first
+        fork server.
+        """
+        self._slots_fd = create_shared_slots(slots)
+        self._selector = selectors.DefaultSelector()
+        options = ForkServerOptions(
+            app=app,
+            folder=current_folder() or ROOT,
+            recycle_runs=recycle_runs,
+            recycle_mb=recycle_mb,
+            exit_seconds=exit_seconds,
+            slots_fd=self._slots_fd,
+            parent=os.getpid(),
         )
-        self._shortage = Shortage()
+        self._control = ForkServerControl(
+            self._selector, options, environment=dict(environment or {}), zygote=zygote
+        )
+        self._oom_kills = OomKills()
         self._events: list[Event] = []
         self._slots = [
             Slot(
                 number,
-                self._pages,
+                self._slots_fd,
                 selector=self._selector,
                 control=self._control,
-                shortage=self._shortage,
+                oom_kills=self._oom_kills,
                 events=self._events,
             )
             for number in range(slots)
         ]
-        self._types: list[dict[str, Any]] = []
-        self._failed = False
-        self._trimmed_at = 0.0
+        self._policies: list[dict[str, Any]] = []
+        self._has_app_failed = False
+        self._checked_at = 0.0
 
     def start(self) -> None:
-        """Start the template; returns at once, `Ready` or `AppFailed` follows from `collect`. RuntimeError
-        when one lives."""
-        self._control.start()
-        self._types, self._failed = [], False
+        """Start the fork server; returns at once, `AppTypes` or `AppFailure` follows from `collect`.
 
-    def fileno(self) -> int:
-        """A descriptor that is readable whenever `collect` has something to do; it stays the same over
-        restarts."""
-        fd: int = self._selector.fileno()
-        return fd
+        Raises RuntimeError when one runs.
+        """
+        self._control.start()
+        self._policies, self._has_app_failed = [], False
 
     def register(self, selector: selectors.BaseSelector, data: object = None) -> None:
-        """Let the caller's selector wake up when `collect` has something to do."""
-        selector.register(self.fileno(), selectors.EVENT_READ, data)
+        """Have the caller's selector wake up when `collect` has something to do, also after restarts."""
+        selector.register(self._selector.fileno(), selectors.EVENT_READ, data)
 
     def send(self, slot: int, assignments: Sequence[Assignment]) -> None:
-        """Hand `assignments` to the slot's child, which runs them in order after what it holds; forks it when
+        """Hand `assignments` to the slot's child, which runs them in order after what it holds; fork it when
         there is none.
 
-        With no assignments: fork ahead of need. Without a template they come back in a `Died`, unstarted.
+        With no assignments: fork ahead of need. Without a fork server they come back in a `ChildExit`,
+        unstarted.
         """
         self._slots[slot].send(assignments)
 
     def take_back(self, slot: int) -> list[Assignment]:
-        """Take back what the slot's child was sent and did not begin, behind a run that goes on.
+        """Take back what the slot's child was sent and did not begin, behind the current run.
 
-        Returns what came back: it will not begin. That takes a second call, a moment after the first; what
-        the child leaves out when the run has ended by then comes as `Finished`, unbegun.
+        Returns what came back: it will not begin. That takes a second call, a moment after the first. When
+        the current run has ended by then, the child leaves out what was revoked and it comes as `AttemptEnd`,
+        unbegun.
         """
         return self._slots[slot].take_back()
 
     def collect(self) -> list[Event]:
-        """Everything that has arrived, in order. Never waits."""
+        """Return everything that has arrived, in order. Never waits."""
         for key, mask in self._selector.select(0):
             if key.data is None:
-                for message in self._control.hear(mask):
-                    self._take(message)
-            elif key.data.pidfd == key.fileobj:
-                key.data.child_ended()
-            elif key.data.work is key.fileobj:
-                if mask & selectors.EVENT_WRITE:
-                    key.data.push()
-                if mask & selectors.EVENT_READ:
-                    key.data.drain()
-        if time.monotonic() - self._trimmed_at > _TRIM_SECONDS:
+                for message in self._control.messages(mask):
+                    self._handle(message)
+            else:
+                key.data.handle_io(key.fileobj, mask)
+        if time.monotonic() - self._checked_at > _CHECK_SECONDS:
+            self._checked_at = time.monotonic()
             self.trim_output()
-            self._shortage.look()
-            self._look_after_orders()
+            self._oom_kills.sample()
+            self._check_kills()
         events = self._events.copy()
         self._events.clear()
         return events
 
     def outstanding(self, slot: int) -> list[Assignment]:
-        """What was sent to the slot and not reported yet, in order."""
+        """Return what was sent to the slot and is not answered yet, in order."""
         return list(self._slots[slot].outstanding)
 
-    def current(self, slot: int) -> StartedRun | None:
-        """What the slot's child runs at this moment, from shared memory."""
-        return self._slots[slot].page.started()
+    def current(self, slot: int) -> CurrentRun | None:
+        """Return what the slot's child executes at this moment, from shared memory."""
+        return self._slots[slot].shared.current_run()
 
-    def ask_cancel(self, slot: int, run_id: int, lease_epoch: int) -> None:
-        """From now on this run's `Context.cancelled` is true and its `check()` raises; not begun yet, it ends
-        at once."""
-        self._slots[slot].page.ask_cancel(run_id, lease_epoch)
+    def request_cancel(self, slot: int, run_id: int, lease_epoch: int) -> None:
+        """Make this run's `Context.cancelled` true and its `check()` raise; an unbegun run ends at once."""
+        self._slots[slot].shared.request_cancel(run_id, lease_epoch)
 
     def terminate(self, slot: int) -> None:
-        """SIGTERM for what the slot runs now: its handler is interrupted, answers, and its child is replaced.
+        """Send SIGTERM for what the slot executes now: it interrupts the handler, and the child is replaced.
 
         A signal that arrives after that run's end is ignored. With nothing running the child ends when it is
         idle.
         """
-        held = self._slots[slot]
-        started = held.page.started()
-        if started is None:
-            held.page.aim(ANYTHING)
-        else:
-            held.page.aim(started.run_id, started.lease_epoch)
-        held.terminate()
+        self._slots[slot].terminate()
 
     def kill(self, slot: int, run_id: int | None = None, lease_epoch: int = 0) -> None:
-        """SIGKILL for the slot's child and everything below it.
+        """Send SIGKILL to the slot's child and every process below it.
 
-        With a run: only if the child, stopped for that look, still runs it; one that began in between is
-        spared. Without a run whatever runs there dies, and its `Died` says `by_order`.
+        With a run: only if the child, which is stopped to check this, still executes it. Without a run
+        whatever runs there dies, and the `ChildExit` says `is_kill_ordered`.
         """
-        held = self._slots[slot]
         if run_id is None:
-            held.is_condemned = True
-            held.kill()
+            self._slots[slot].kill()
         else:
-            held.kill_run(run_id, lease_epoch)
+            self._slots[slot].kill_run(run_id, lease_epoch)
 
     def memory(self, slot: int, limit: int) -> int | None:
-        """Bytes that the slot's run and everything it started hold beyond what its child held before.
+        """Return the bytes that the slot's run and every process it started hold beyond the child's own.
 
-        None when nothing runs or that is not known yet. Exact only beyond `limit` bytes: below it, what
-        several processes share may count more than once.
+        None when nothing runs or the child's own are unknown yet. Exact only beyond `limit` bytes: below it,
+        memory that several processes share may count more than once.
         """
-        held = self._slots[slot]
-        before = held.page.held_before()
-        if held.pid is None or held.page.started() is None or not before:
+        shared = self._slots[slot].shared
+        pid, before = self.pid(slot), shared.memory_before()
+        if pid is None or shared.current_run() is None or not before:
             return None
-        return max(0, family_bytes(held.pid, before + limit) - before)
+        return max(0, tree_bytes(pid, before + limit) - before)
 
     def progress(self, slot: int) -> tuple[int, int] | None:
-        """(done, total) of what the slot runs now; None when nothing runs or it reported none."""
-        page = self._slots[slot].page
-        done, total = page.progress()
-        return (done, total) if page.started() and (done or total) else None
+        """Return (done, total) of the slot's current run; None when nothing runs or it reported none."""
+        shared = self._slots[slot].shared
+        done, total = shared.progress()
+        return (done, total) if shared.current_run() and (done or total) else None
 
     def pid(self, slot: int) -> int | None:
-        """The process id of the slot's child, None when there is none or its fork is not confirmed yet."""
-        return self._slots[slot].pid
+        """Return the process id of the slot's child; None when there is none or its fork is not confirmed."""
+        child = self._slots[slot].child
+        return None if child is None else child.pid
 
-    def output_tail(self, slot: int, limit: int = OUTPUT_BYTES) -> str:
-        """What the slot's run has written so far, safe to show: both ends where it is over `limit` bytes."""
-        return read_output(self._slots[slot].output, limit)
+    def output_tail(self, slot: int) -> str:
+        """Return what the slot's run has written so far, safe for a screen, as `read_output` cuts it."""
+        return read_output(self._slots[slot].output, OUTPUT_BYTES)
 
     def trim_output(self) -> None:
-        """Give back the memory of long output; `collect` calls it ten times a second, so a print loop cannot
-        eat memory."""
-        self._trimmed_at = time.monotonic()
-        for held in self._slots:
-            trim(held.output)
+        """Free the memory of long output. `collect` calls it ten times a second, against endless printing."""
+        for each in self._slots:
+            trim(each.output)
 
-    def let_go(self) -> None:
-        """Let each child end in order that has nothing to do. Those that have will, after a later call."""
-        for held in self._slots:
-            held.let_go()
+    def end_idle(self) -> None:
+        """Have each child without assignments end in order; the others will, after a later call."""
+        for each in self._slots:
+            each.end_if_idle()
 
-    def end_in_order(self, seconds: float) -> None:
-        """Let the children without work end in order, and wait for that, at most `seconds`."""
+    def end_idle_and_wait(self, seconds: float) -> None:
+        """Have the children without assignments end in order, and wait for that, at most `seconds`."""
         end = time.monotonic() + seconds
-        self.let_go()
-        heard: list[Event] = []
-        while any(held.alive and not held.outstanding for held in self._slots):
+        self.end_idle()
+        events: list[Event] = []
+        while any(each.child is not None and not each.outstanding for each in self._slots):
             if (left := end - time.monotonic()) <= 0:
                 break
             self._selector.select(left)
-            heard += self.collect()
-        self._events[:0] = heard
+            events += self.collect()
+        self._events[:0] = events
 
     def stop(self) -> None:
-        """Kill everything, reap the template, close every descriptor; at most about two seconds. Answers not
-        collected are lost."""
+        """Kill everything, reap the fork server, close every descriptor; at most about two seconds.
+
+        Answers that were not collected are lost.
+        """
         if self._selector.get_map() is None:
             return
-        self._control.end(_STOP_SECONDS)
-        for held in self._slots:
-            held.close()
+        self._control.stop(_STOP_SECONDS)
+        for each in self._slots:
+            each.close()
         self._slots.clear()
         self._selector.close()
-        os.close(self._pages)
+        os.close(self._slots_fd)
 
-    def _take(self, message: dict[str, Any]) -> None:
-        match message["told"]:
-            case "types":
-                self._types += message["types"]
-            case "ready":
-                self._events.append(Ready(self._types))
-            case "failed":
-                self._failed = True
-                self._events.append(AppFailed(message["message"]))
-            case "warned":
-                self._events.append(Warned(message["message"]))
-            case "forked":
-                held = self._slots[message["slot"]]
-                held.adopt(message["generation"], message["pid"], message["pidfd"])
-            case "died":
-                held = self._slots[message["slot"]]
-                status = message["status"]
-                self._events.append(held.bury(status, message["text"] or describe_status(status)))
-            case "ended":
-                self._template_died(message["how"])
+    def _handle(self, message: ServerMessage | ForkServerExit) -> None:
+        match message:
+            case AppTypes(policies, is_complete):
+                self._policies += policies
+                if is_complete:
+                    self._events.append(AppTypes(self._policies))
+            case Notice():
+                self._events.append(message)
+            case AppFailure():
+                self._has_app_failed = True
+                self._events.append(message)
+            case ChildStart(slot, pid, pidfd):
+                self._slots[slot].set_process(pid, pidfd)
+            case ChildStatus(slot, status, text):
+                self._events.append(self._slots[slot].clear(status, text or describe_status(status)))
+            case ForkServerExit(how):
+                self._clear_all(how)
 
-    def _look_after_orders(self) -> None:
-        """Do what the template was told and has not done, and end it when it does not answer."""
-        for held in self._slots:
-            held.look()
-        if not self._control.condemn_if_silent():
+    def _check_kills(self) -> None:
+        """Kill what the fork server has not killed in time, and the fork server when it does not answer."""
+        for each in self._slots:
+            each.confirm_kill()
+        if not self._control.detect_silence():
             return
         self._events.append(
-            Warned(
+            Notice(
                 "The process that forks the children does not answer and is taken for dead: it and its "
                 "children are killed."
             )
         )
         self._control.kill()
-        for held in self._slots:
-            held.kill_without_template()
+        for each in self._slots:
+            each.kill_without_server()
 
-    def _template_died(self, how: str) -> None:
-        if not self._failed:
-            self._events.append(TemplateDied(f"The process that forks the children was {how}."))
-        for held in self._slots:
-            if held.outstanding or held.alive:
-                busy = bool(held.outstanding)
-                died = held.bury(None, f"ended with its template, which was {how}")
-                self._events += [died] if busy else []
+    def _clear_all(self, how: str) -> None:
+        """Free every slot: the fork server has ended, and its children with it."""
+        if not self._has_app_failed:
+            self._events.append(ForkServerExit(f"The process that forks the children was {how}."))
+        for each in self._slots:
+            if each.outstanding or each.child is not None:
+                is_busy = bool(each.outstanding)
+                child_exit = each.clear(None, f"ended with the fork server, which was {how}")
+                self._events += [child_exit] if is_busy else []

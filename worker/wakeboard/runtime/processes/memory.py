@@ -1,8 +1,7 @@
-"""What processes hold in memory, and whether the kernel has run out of it. Reads /proc; kills nobody.
+"""Memory of processes, a limit for it, and the kernel's kills for lack of it. Reads /proc; kills nothing.
 
-Held is what nobody else could use instead: private pages, shared memory and what of both is swapped out.
-Mapped files and address space that was only reserved cost nothing and do not count. Elsewhere than on Linux
-nothing is known and every answer is 0.
+A process holds its private pages, its shared memory and what of both is swapped out. Mapped files and address
+space that was only reserved do not count. Elsewhere than on Linux every result is 0.
 """
 
 from __future__ import annotations
@@ -21,40 +20,40 @@ from wakeboard.core.process.process_tree import descendants
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _HELD = re.compile(rb"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB", re.MULTILINE)
 _SHARE = re.compile(rb"^(?:Pss_Anon|Pss_Shmem|SwapPss):\s+(\d+) kB", re.MULTILINE)
-_MOST_PROCESSES = 4096
-# The kernel counts in one of these what it killed for lack of memory: the machine's, then our group's.
+_MAX_PROCESSES = 4096
+# The kernel's counters of kills for lack of memory: of the machine, then of our control group.
 _COUNTERS = ("/proc/vmstat", "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 _KILLS = re.compile(rb"^oom_kill (\d+)$", re.MULTILINE)
-_LOOK_SECONDS = 1.0
-# The kernel refuses at once what lies this far beyond the limit: a burst may be over between two looks.
+_SAMPLE_SECONDS = 1.0
+# The kernel refuses at once what lies this far beyond the limit: a burst may be over between two checks.
 _REFUSED_FACTOR, _REFUSED_MB = 2, 256
 
 
-def held_bytes(pid: int | str = "self") -> int:
-    """Bytes that process `pid` holds; pages it still shares with the process it was forked from included.
+def process_bytes(pid: int | str = "self") -> int:
+    """Return the bytes that process `pid` holds, pages shared with its fork server included.
 
-    0 when it is gone.
+    0 when the process is gone.
     """
     return _sum(_HELD, f"/proc/{pid}/status")
 
 
-def family_bytes(pid: int, limit: int) -> int:
-    """Bytes that process `pid` and all its descendants hold together.
+def tree_bytes(pid: int, limit: int) -> int:
+    """Return the bytes that process `pid` and all its descendants hold together.
 
     Beyond `limit` what they share is counted once, and the part of it that processes outside share, such as
-    the handlers' modules, not at all. That takes the kernel tens of milliseconds to say on a busy machine.
+    the handlers' modules, not at all. That takes the kernel tens of milliseconds on a busy machine.
     """
-    family = [pid, *descendants(pid, _MOST_PROCESSES)]
-    held = sum(map(held_bytes, family))
-    if held <= limit or len(family) == 1:
+    tree = [pid, *descendants(pid, _MAX_PROCESSES)]
+    held = sum(map(process_bytes, tree))
+    if held <= limit or len(tree) == 1:
         return held
-    return sum(_sum(_SHARE, f"/proc/{each}/smaps_rollup") or held_bytes(each) for each in family)
+    return sum(_sum(_SHARE, f"/proc/{each}/smaps_rollup") or process_bytes(each) for each in tree)
 
 
 def resident_bytes(pid: int) -> int:
-    """Bytes that process `pid` and all its descendants have in memory; what they share counts in each."""
+    """Return the resident bytes of process `pid` and all its descendants; shared pages count in each."""
     total = 0
-    for each in (pid, *descendants(pid, _MOST_PROCESSES)):
+    for each in (pid, *descendants(pid, _MAX_PROCESSES)):
         with contextlib.suppress(OSError):
             total += int(Path(f"/proc/{each}/statm").read_bytes().split()[1]) * _PAGE_BYTES
     return total
@@ -68,12 +67,13 @@ def _sum(pattern: re.Pattern[bytes], path: str) -> int:
 
 @contextlib.contextmanager
 def bursts_refused(megabytes: int) -> Iterator[None]:
-    """While the block lasts, this process cannot have more private memory than twice `megabytes` and 256 MB
-    beyond what it has now: what asks for it gets a MemoryError."""
+    """Limit the private memory of this process to twice `megabytes` and 256 MB beyond what it has now.
+
+    An allocation beyond that raises MemoryError in the block.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    more = (_REFUSED_FACTOR * megabytes + _REFUSED_MB) * 1024 * 1024
-    wanted = _private_bytes() + more
-    resource.setrlimit(resource.RLIMIT_DATA, (wanted if hard < 0 else min(wanted, hard), hard))
+    limit = _private_bytes() + (_REFUSED_FACTOR * megabytes + _REFUSED_MB) * 1024 * 1024
+    resource.setrlimit(resource.RLIMIT_DATA, (limit if hard < 0 else min(limit, hard), hard))
     try:
         yield
     finally:
@@ -87,30 +87,30 @@ def _private_bytes() -> int:
     return 0
 
 
-class Shortage:
-    """Whether the kernel has lately killed for lack of memory."""
+class OomKills:
+    """The kernel's recent kills for lack of memory."""
 
     def __init__(self) -> None:
-        self._counter = next((path for path in _COUNTERS if self._count(path) is not None), None)
-        self._seen: deque[int] = deque([self._now()], maxlen=2)
-        self._looked_at = monotonic()
+        self._counter = next((path for path in _COUNTERS if self._read(path) is not None), None)
+        self._samples: deque[int] = deque([self._count()], maxlen=2)
+        self._sampled_at = monotonic()
 
-    def look(self) -> None:
-        """Remember how often it has killed by now; to be called several times a second."""
-        if monotonic() - self._looked_at >= _LOOK_SECONDS:
-            self._looked_at = monotonic()
-            self._seen.append(self._now())
+    def sample(self) -> None:
+        """Take a sample of the counter once a second; to be called several times a second."""
+        if monotonic() - self._sampled_at >= _SAMPLE_SECONDS:
+            self._sampled_at = monotonic()
+            self._samples.append(self._count())
 
-    def has_struck(self) -> bool:
-        """Whether it has killed since the look before the last: within the last one to two seconds."""
-        return self._now() > self._seen[0]
+    def has_recent(self) -> bool:
+        """Return whether the kernel has killed within the last one to two seconds."""
+        return self._count() > self._samples[0]
 
-    def _now(self) -> int:
-        return (self._count(self._counter) if self._counter else None) or 0
+    def _count(self) -> int:
+        return (self._read(self._counter) if self._counter else None) or 0
 
     @staticmethod
-    def _count(path: str) -> int | None:
+    def _read(path: str) -> int | None:
         with contextlib.suppress(OSError):
-            if found := _KILLS.search(Path(path).read_bytes()):
-                return int(found[1])
+            if match := _KILLS.search(Path(path).read_bytes()):
+                return int(match[1])
         return None

@@ -1,7 +1,7 @@
-"""One slot: its child, what that was sent and has not answered, and what it leaves behind when it dies.
+"""One slot of the supervisor: its child, the assignments that are not answered, what a dead child leaves.
 
-Reads and writes the child's work socket, and never waits for it. The template forks the child and tells of
-its end. Signals go to the child itself where it is known by a pidfd, so they need no template that lives.
+Reads and writes the child's socket and never waits for it. The fork server forks the child and reports its
+end. Signals go straight to the child where its pidfd is known, so they need no fork server that answers.
 """
 
 from __future__ import annotations
@@ -14,81 +14,100 @@ import socket
 from collections import deque
 from collections.abc import Iterable, Sequence
 from time import monotonic
+from typing import Literal
 
 from wakeboard.core.outcome import OUTPUT_BYTES
 from wakeboard.core.process.assignment import Assignment
-from wakeboard.core.process.output_file import create_output, empty, read_output
+from wakeboard.core.process.output_file import clear_output, create_output, read_output
 from wakeboard.core.process.process_tree import kill_tree, send_signal
-from wakeboard.core.process.shared_slot import NOTHING, SlotPage, StartedRun
-from wakeboard.runtime.processes.control import Control
-from wakeboard.runtime.processes.ending import ended_in_order, word_of_end
-from wakeboard.runtime.processes.events import Died, Event, Finished, Returned, Warned, crash_answer
-from wakeboard.runtime.processes.memory import Shortage
+from wakeboard.core.process.shared_slot import ANY_RUN, NO_RUN, CurrentRun, SharedSlot
+from wakeboard.runtime.processes.child_exit import clean_exit_warning, crash_answer, is_clean_exit
+from wakeboard.runtime.processes.control import ForkServerControl
+from wakeboard.runtime.processes.memory import OomKills
 from wakeboard.runtime.processes.protocol import (
     ANSWER_BYTES,
+    AttemptEnd,
+    ChildExit,
+    Event,
     Frames,
+    Notice,
+    Order,
+    SuccessBatch,
     assignments_frame,
     read_answer,
-    read_returns,
+    read_plain_returns,
 )
 
 _RECEIVE_BYTES = 256 * 1024
-# So long the template may take to kill a child that runs a certain run.
-UNCONFIRMED_SECONDS = 1.0
+# How long the fork server may take to kill a child that executes a certain run.
+KILL_CONFIRMATION_SECONDS = 1.0
+
+
+class ChildHandle:
+    """What the supervisor knows of one child, from the order to fork it to the report of its end."""
+
+    def __init__(self, work: socket.socket) -> None:
+        """`work`: the supervisor's end of the socket to the child."""
+        self.work: socket.socket | None = work
+        self.pid: int | None = None
+        self.pidfd: int | None = None
+        self.frames = Frames(ANSWER_BYTES)
+        self.send_buffer = bytearray()
+        # How many assignments it was sent.
+        self.sent_count = 0
+        # The run that was current when assignments were revoked, and how many had been sent then.
+        self.revocation: tuple[CurrentRun, int] | None = None
+        # The run (id, lease epoch) that the fork server has to kill, and since when.
+        self.run_kill: tuple[tuple[int, int], float] | None = None
+        self.kill_reason: str | None = None
+        self.has_answered = self.is_closing = self.is_killed = False
+        # Whether the supervisor had it killed, whatever ran there.
+        self.is_kill_ordered = False
 
 
 class Slot:
-    """What the supervisor holds for one slot, with a child or without."""
+    """One slot, with a child or without."""
 
     def __init__(
         self,
         number: int,
-        pages: int,
+        slots_fd: int,
         *,
         selector: selectors.BaseSelector,
-        control: Control,
-        shortage: Shortage,
+        control: ForkServerControl,
+        oom_kills: OomKills,
         events: list[Event],
     ) -> None:
-        """`pages`: descriptor of all slots' pages; `selector`: where its socket is watched, with the slot as
-        data; `events`: the list to which it adds what it has to tell."""
+        """`slots_fd`: descriptor of all slots' shared memory; `selector`: where the child's descriptors are
+        registered, with the slot as data; `events`: the list to which the slot appends."""
         self._selector, self._control = selector, control
-        self._shortage, self._events = shortage, events
+        self._oom_kills, self._events = oom_kills, events
         self.number = number
-        self.page = SlotPage(pages, number)
+        self.shared = SharedSlot(slots_fd, number)
         self.output = create_output(number)
-        self.alive = self.is_condemned = self._is_let_go = self._is_killed = self._has_answered = False
-        self.pid: int | None = None
-        self.pidfd: int | None = None
-        self._to_kill: tuple[int, int, float] | None = None
-        # How many assignments the child was sent; what was asked back when, by what ran and that number then.
-        self._sent = 0
-        self._asked_back: tuple[StartedRun, int] | None = None
-        self.work: socket.socket | None = None
         self.outstanding: deque[Assignment] = deque()
-        self._generation = 0
-        self._reason: str | None = None
-        self._frames = Frames(ANSWER_BYTES)
-        self._outgoing = bytearray()
+        self.child: ChildHandle | None = None
+
+    # ---- assignments --------------------------------------------------------------------------------
 
     def send(self, assignments: Sequence[Assignment]) -> None:
-        """Hand them to the child; fork one when there is none. See `Children.send`."""
+        """Hand assignments to the child; fork one when there is none. See `Children.send`."""
         self.outstanding.extend(assignments)
         if not self._control.is_open:
             if assignments:
-                self._events.append(self.bury(None, "not started: the template is not running"))
+                self._events.append(self.clear(None, "not started: the fork server is not running"))
             return
-        if not self.alive:
+        if self.child is None:
             try:
-                self._fork()
+                self.child = self._fork()
             except OSError as error:
-                self._events.append(self.bury(None, f"not started: {error}"))
-        if assignments and self.work is not None:
-            self._sent += len(assignments)
-            self._outgoing += assignments_frame(assignments)
-            self.push()
+                self._events.append(self.clear(None, f"not started: {error}"))
+        if assignments and self.child is not None and self.child.work is not None:
+            self.child.sent_count += len(assignments)
+            self.child.send_buffer += assignments_frame(assignments)
+            self._push(self.child)
 
-    def _fork(self) -> None:
+    def _fork(self) -> ChildHandle:
         output = os.dup(self.output)
         try:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -96,234 +115,281 @@ class Slot:
             os.close(output)
             raise
         ours.setblocking(False)
-        self._generation += 1
-        self.alive, self.pid, self.work = True, None, ours
-        self.is_condemned, self._is_let_go, self._reason = False, False, None
-        self._is_killed = self._has_answered = False
-        self._frames = Frames(ANSWER_BYTES)
-        self._outgoing.clear()
-        self.page.aim(NOTHING)
-        self._sent, self._asked_back = 0, None
-        self.page.take_back(0)
+        self.shared.set_stop_target(NO_RUN)
+        self.shared.set_revoked_count(0)
         self._selector.register(ours, selectors.EVENT_READ, self)
-        self.order("fork", [theirs.detach(), output])
+        self._control.order(Order("fork", self.number), (theirs.detach(), output))
+        return ChildHandle(ours)
 
-    def adopt(self, generation: int, pid: int, pidfd: int | None) -> None:
-        """Take note which process the child of that generation is."""
-        if not self.alive or generation != self._generation:
-            if pidfd is not None:
-                os.close(pidfd)
+    def set_process(self, pid: int, pidfd: int | None) -> None:
+        """Store which process the child is."""
+        if self.child is None:
             return
-        self.pid, self.pidfd = pid, pidfd
+        self.child.pid, self.child.pidfd = pid, pidfd
         if pidfd is not None:
             self._selector.register(pidfd, selectors.EVENT_READ, self)
 
-    def child_ended(self) -> None:
-        """The kernel says that the child has ended: the template has to tell of it."""
-        if self.pidfd is not None:
-            self._selector.unregister(self.pidfd)
-        self._control.ask()
-
-    def terminate(self) -> None:
-        """Send SIGTERM to the child."""
-        if self.pidfd is None:
-            self.order("terminate")
-        else:
-            send_signal(self.pidfd, signal.SIGTERM)
-            self._control.ask()
-
-    def kill(self) -> None:
-        """Kill the child with what is below it, once; the template ends what escapes that."""
-        if self._is_killed:
-            return
-        self._is_killed = True
-        if self.pidfd is None or self.pid is None:
-            self.order("kill")
-        else:
-            kill_tree(self.pid, self.pidfd)
-            self._control.ask()
-
-    def kill_without_template(self) -> None:
-        """Kill the child, with what is below it where that can be seen, whose template is being killed."""
-        if self.pid is not None and self.pidfd is not None:
-            kill_tree(self.pid, self.pidfd)
-        elif self.pid is not None:
-            with contextlib.suppress(OSError):
-                os.kill(self.pid, signal.SIGKILL)
-
-    def kill_run(self, run_id: int, lease_epoch: int) -> None:
-        """Have the template kill the child if it still runs that run."""
-        self._to_kill = (run_id, lease_epoch, monotonic())
-        self.order("kill", run=(run_id, lease_epoch))
-
-    def look(self) -> None:
-        """Kill the child if the run that the template was to kill a second ago goes on."""
-        if self._to_kill is None:
-            return
-        run_id, lease_epoch, asked_at = self._to_kill
-        started = self.page.started()
-        if started is None or (started.run_id, started.lease_epoch) != (run_id, lease_epoch):
-            self._to_kill = None
-        elif monotonic() - asked_at >= UNCONFIRMED_SECONDS:
-            # A run that begins at this moment dies with it, and goes back at no cost.
-            self._to_kill, self.is_condemned = None, True
-            self.kill()
-
     def take_back(self) -> list[Assignment]:
-        """Ask back what waits behind the run that goes on; return what came back. To be called again.
+        """Revoke what waits behind the current run; return what came back. To be called again.
 
-        The child looks at the page before it begins a run. So when the same run goes on a moment after the
-        page was written, nothing behind it can begin. When it does not, or none has begun, the child answers
-        itself for what it left out. Answers that the child had not sent when the run began are taken in as
-        well.
+        The child reads the count of revoked assignments before it begins a run. So when the same run goes on
+        a moment after the count was written, nothing behind it can begin. When another run goes on, or none
+        has begun, the child itself answers for what it left out. Answers that the child had not sent when the
+        run began are read as well.
         """
-        started, asked, self._asked_back = self.page.started(), self._asked_back, None
-        if started is None:
-            self.page.take_back(self._sent)
+        child, current = self.child, self.shared.current_run()
+        if child is None:
             return []
-        if asked is None or asked[0] != started or asked[1] < self._sent:
-            self._asked_back = started, self._sent
-            self.page.take_back(self._sent)
+        revocation, child.revocation = child.revocation, None
+        if current is None:
+            self.shared.set_revoked_count(child.sent_count)
             return []
-        journal = self.page.journal()
-        if journal != self.page.journal() or self.page.started() != started:
+        if revocation is None or revocation[0] != current or revocation[1] < child.sent_count:
+            child.revocation = current, child.sent_count
+            self.shared.set_revoked_count(child.sent_count)
+            return []
+        journal = self.shared.journal()
+        if journal != self.shared.journal() or self.shared.current_run() != current:
             # It is being written: the run is over.
             return []
-        if not self._frames.is_between or (journal and not self.read(journal)):
+        if not child.frames.is_at_boundary or (journal and not self.read_answers(journal)):
             return []
-        head = self.outstanding[0] if self.outstanding else None
-        if head is None or (head.run_id, head.lease_epoch) != (started.run_id, started.lease_epoch):
+        if not self._is_head(current.run_id, current.lease_epoch):
             return []
-        behind = list(self.outstanding)[1:]
+        head, *waiting = self.outstanding
         self.outstanding = deque([head])
-        return behind
+        return waiting
 
-    def order(self, order: str, fds: Sequence[int] = (), run: Sequence[int] | None = None) -> None:
-        """Have the template do something with the child that lives now, if one does."""
-        if self.alive and self._control.is_open:
-            self._control.order(order, self.number, self._generation, fds, run)
+    def _is_head(self, run_id: int, lease_epoch: int) -> bool:
+        """Return whether this run is the first that is outstanding."""
+        outstanding = self.outstanding
+        return bool(outstanding) and outstanding[0][0] == run_id and outstanding[0][1] == lease_epoch
 
-    def let_go(self) -> None:
-        """Have a child that has nothing to do end in order: it hears that nothing more will come."""
-        if self.alive and self.work is not None and not self.outstanding and not self._is_let_go:
-            self._is_let_go = True
-            with contextlib.suppress(OSError):
-                self.work.shutdown(socket.SHUT_WR)
+    # ---- the child's descriptors --------------------------------------------------------------------
 
-    def push(self) -> None:
+    def handle_io(self, file: object, mask: int) -> None:
+        """Read and write what the selector found: `file`, one of the child's descriptors, and its `mask`."""
+        child = self.child
+        if child is None:
+            return
+        if child.pidfd is not None and file == child.pidfd:
+            # The child has ended: the fork server is to report it.
+            self._selector.unregister(child.pidfd)
+            self._control.ping()
+        elif file is child.work:
+            if mask & selectors.EVENT_WRITE:
+                self._push(child)
+            if mask & selectors.EVENT_READ:
+                self._drain(child)
+
+    def _push(self, child: ChildHandle) -> None:
         """Send what the child's socket takes."""
-        if self.work is None:
+        if child.work is None:
             return
         try:
-            while self._outgoing:
-                del self._outgoing[: self.work.send(self._outgoing)]
+            while child.send_buffer:
+                del child.send_buffer[: child.work.send(child.send_buffer)]
         except BlockingIOError:
             pass
         except OSError:
-            self._outgoing.clear()  # its death is on its way; what it did not start comes back with it
-        wanted = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._outgoing else 0)
+            child.send_buffer.clear()  # the report of its end brings back what it did not start
+        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if child.send_buffer else 0)
         with contextlib.suppress(KeyError):
-            if self._selector.get_key(self.work).events != wanted:
-                self._selector.modify(self.work, wanted, self)
+            if self._selector.get_key(child.work).events != events:
+                self._selector.modify(child.work, events, self)
 
-    def drain(self) -> None:
-        """Take in all that the child has sent."""
-        while self.work is not None:
+    def _drain(self, child: ChildHandle) -> None:
+        """Read all that the child has sent."""
+        while child.work is not None:
             try:
-                data = self.work.recv(_RECEIVE_BYTES)
+                data = child.work.recv(_RECEIVE_BYTES)
             except BlockingIOError:
                 return
             except OSError:
                 data = b""
-            if not data or not self.read(data):
-                self._close_work()
-                if self.pidfd is None:
-                    self._control.ask()
+            if not data or not self.read_answers(data):
+                self._close_work(child)
+                if child.pidfd is None:
+                    self._control.ping()
             elif len(data) < _RECEIVE_BYTES:
                 return
 
-    def read(self, data: bytes) -> bool:
-        """Take answers in; False after telling of, and killing, a child whose bytes are none."""
-        if self._frames.is_between and (returns := read_returns(data)) is not None:
-            self._return(returns)
+    def read_answers(self, data: bytes) -> bool:
+        """Read the child's answers; when `data` is anything else, kill the child and return False.
+
+        An answer that is repeated, from the journal, is no longer outstanding and is passed over.
+        """
+        child = self.child
+        if child is None:
+            return True
+        if child.frames.is_at_boundary and (returns := read_plain_returns(data)) is not None:
+            self._add_successes(child, returns)
             return True
         try:
-            for body in self._frames.feed(data):
-                self._finish(body)
+            for body in child.frames.feed(data):
+                run_id, lease_epoch, started_ns, finished_ns, result = read_answer(body)
+                if self._is_head(run_id, lease_epoch):
+                    child.has_answered = True
+                    assignment = self.outstanding.popleft()
+                    self._events.append(AttemptEnd(self.number, assignment, result, started_ns, finished_ns))
         except ValueError as error:
-            self._events.append(Warned(f"The child of slot {self.number} is killed: {error}"))
-            self._reason = f"killed because it sent what is no answer: {error}"
-            self.kill()
+            self._events.append(Notice(f"The child of slot {self.number} is killed: {error}"))
+            self.kill(f"killed because it sent what is no answer: {error}")
             return False
         return True
 
-    def _return(self, returns: Iterable[tuple[int, int, int, int]]) -> None:
-        """Answers that all say the same; what is not outstanding is passed over, as in `_finish`."""
+    def _add_successes(self, child: ChildHandle, returns: Iterable[tuple[int, int, int, int]]) -> None:
         outstanding = self.outstanding
         attempts: list[tuple[Assignment, int, int]] = []
         for run_id, lease_epoch, started_ns, finished_ns in returns:
             if outstanding and outstanding[0][0] == run_id and outstanding[0][1] == lease_epoch:
                 attempts.append((outstanding.popleft(), started_ns, finished_ns))
         if attempts:
-            self._has_answered = True
-            self._events.append(Returned(self.number, attempts))
+            child.has_answered = True
+            self._events.append(SuccessBatch(self.number, attempts))
 
-    def _finish(self, body: bytes) -> None:
-        """An answer; one that the journal repeats is no longer outstanding, and is passed over."""
-        run_id, lease_epoch, started_ns, finished_ns, answer = read_answer(body)
-        head = self.outstanding[0] if self.outstanding else None
-        if head and head[0] == run_id and head[1] == lease_epoch:
-            self.outstanding.popleft()
-            self._has_answered = True
-            self._events.append(Finished(self.number, head, answer, started_ns, finished_ns))
+    # ---- stopping -----------------------------------------------------------------------------------
 
-    def bury(self, status: int | None, text: str) -> Died:
-        """Take in what a dead child has left in its socket, its journal and its page, and free the slot."""
-        self.drain()
-        self._close_work()
-        self._frames = Frames(ANSWER_BYTES)
-        self.read(self.page.journal())
-        tail = read_output(self.output, OUTPUT_BYTES)
-        started, running = self.page.started(), None
-        if started is not None and self.outstanding:
-            head = self.outstanding[0]
-            if (head.run_id, head.lease_epoch) == (started.run_id, started.lease_epoch):
-                running = self.outstanding.popleft()
+    def _order(self, action: Literal["terminate", "kill"], run: tuple[int, int] | None = None) -> None:
+        if self.child is not None and self._control.is_open:
+            self._control.order(Order(action, self.number, run))
+
+    def terminate(self) -> None:
+        """Send SIGTERM for the current run, or for whatever runs when none does. See `Children.terminate`."""
+        current = self.shared.current_run()
+        if current is None:
+            self.shared.set_stop_target(ANY_RUN)
+        else:
+            self.shared.set_stop_target(current.run_id, current.lease_epoch)
+        if self.child is None or self.child.pidfd is None:
+            self._order("terminate")
+        else:
+            send_signal(self.child.pidfd, signal.SIGTERM)
+            self._control.ping()
+
+    def kill(self, reason: str | None = None) -> None:
+        """Kill the child with every process below it, once; the fork server kills what escapes that.
+
+        `reason`: what the child did wrong. None: the supervisor has it killed, whatever runs there.
+        """
+        child = self.child
+        if child is None:
+            return
+        child.kill_reason = reason or child.kill_reason
+        child.is_kill_ordered |= reason is None
+        if child.is_killed:
+            return
+        child.is_killed = True
+        if child.pidfd is None or child.pid is None:
+            self._order("kill")
+        else:
+            kill_tree(child.pid, child.pidfd)
+            self._control.ping()
+
+    def kill_without_server(self) -> None:
+        """Kill the child, and what is below it where its pidfd is known. Its fork server is being killed."""
+        child = self.child
+        if child is None or child.pid is None:
+            return
+        if child.pidfd is not None:
+            kill_tree(child.pid, child.pidfd)
+        else:
+            with contextlib.suppress(OSError):
+                os.kill(child.pid, signal.SIGKILL)
+
+    def kill_run(self, run_id: int, lease_epoch: int) -> None:
+        """Have the fork server kill the child if it still executes this run."""
+        if self.child is not None:
+            self.child.run_kill = (run_id, lease_epoch), monotonic()
+        self._order("kill", (run_id, lease_epoch))
+
+    def confirm_kill(self) -> None:
+        """Kill the child if the run that the fork server had to kill a second ago goes on."""
+        child = self.child
+        if child is None or child.run_kill is None:
+            return
+        run, ordered_at = child.run_kill
+        current = self.shared.current_run()
+        if current is None or (current.run_id, current.lease_epoch) != run:
+            child.run_kill = None
+        elif monotonic() - ordered_at >= KILL_CONFIRMATION_SECONDS:
+            # A run that begins at this moment dies with it, and is released at no cost.
+            child.run_kill = None
+            self.kill()
+
+    def end_if_idle(self) -> None:
+        """Have a child without assignments end in order, by closing the socket towards it."""
+        child = self.child
+        if child is None or child.work is None or self.outstanding or child.is_closing:
+            return
+        child.is_closing = True
+        with contextlib.suppress(OSError):
+            child.work.shutdown(socket.SHUT_WR)
+
+    # ---- the end of the child -----------------------------------------------------------------------
+
+    def clear(self, status: int | None, text: str) -> ChildExit:
+        """Read what a dead child left in its socket, journal and shared memory, and free the slot.
+
+        `status`: its wait status, None where nobody could read it; `text`: how it ended, in words.
+        """
+        child = self.child
+        if child is not None:
+            self._drain(child)
+            self._close_work(child)
+            child.frames = Frames(ANSWER_BYTES)
+            self.read_answers(self.shared.journal())
+        output = read_output(self.output, OUTPUT_BYTES)
+        current, running, started_ns = self.shared.current_run(), None, 0
+        if current is not None and self._is_head(current.run_id, current.lease_epoch):
+            running, started_ns = self.outstanding.popleft(), current.started_ns
         unstarted = list(self.outstanding)
         self.outstanding.clear()
-        self._outgoing.clear()
-        self.alive, self.pid, self._to_kill = False, None, None
-        self._close_pidfd()
-        self.page.end()
-        self.page.journal_clear()
-        empty(self.output)
-        began_ns = started.started_ns if started is not None and running is not None else 0
+        if child is not None:
+            self._close_pidfd(child)
+        self.child = None
+        self.shared.end_run()
+        self.shared.clear_journal()
+        clear_output(self.output)
         answer = crash_answer(
-            status, text, tail, out_of_memory=self._shortage.has_struck(), reason=self._reason
+            status,
+            text,
+            output,
+            is_out_of_memory=self._oom_kills.has_recent(),
+            reason=None if child is None else child.kill_reason,
         )
-        by_order = self.is_condemned and status == signal.SIGKILL
-        in_order = running is None and ended_in_order(status)
-        if in_order and (word := word_of_end(status, tail)) is not None:
-            self._events.append(Warned(f"A process of slot {self.number} for handlers {word}"))
-        has_begun = running is not None or self._has_answered
-        return Died(self.number, text, running, answer, unstarted, began_ns, by_order, in_order, has_begun)
+        is_clean = running is None and is_clean_exit(status)
+        if is_clean and (warning := clean_exit_warning(status, output)) is not None:
+            self._events.append(Notice(f"A process of slot {self.number} for handlers {warning}"))
+        return ChildExit(
+            self.number,
+            text,
+            running,
+            answer,
+            unstarted,
+            started_ns,
+            is_kill_ordered=child is not None and child.is_kill_ordered and status == signal.SIGKILL,
+            is_clean=is_clean,
+            has_begun=running is not None or (child is not None and child.has_answered),
+        )
 
     def close(self) -> None:
-        """Close every descriptor and the page."""
-        self._close_work()
-        self._close_pidfd()
-        self.page.close()
+        """Close every descriptor and the shared memory."""
+        if self.child is not None:
+            self._close_work(self.child)
+            self._close_pidfd(self.child)
+        self.shared.close()
         os.close(self.output)
 
-    def _close_work(self) -> None:
-        if self.work is not None:
-            self._selector.unregister(self.work)
-            self.work.close()
-            self.work = None
+    def _close_work(self, child: ChildHandle) -> None:
+        if child.work is not None:
+            self._selector.unregister(child.work)
+            child.work.close()
+            child.work = None
 
-    def _close_pidfd(self) -> None:
-        if self.pidfd is not None:
-            with contextlib.suppress(KeyError):  # its end was seen
-                self._selector.unregister(self.pidfd)
-            os.close(self.pidfd)
-            self.pidfd = None
+    def _close_pidfd(self, child: ChildHandle) -> None:
+        if child.pidfd is not None:
+            with contextlib.suppress(KeyError):  # unregistered when the child ended
+                self._selector.unregister(child.pidfd)
+            os.close(child.pidfd)
+            child.pidfd = None
