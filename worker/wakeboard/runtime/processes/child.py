@@ -96,8 +96,8 @@ class UnbegunList:
         # A process that never runs such a type needs no driver.
         import psycopg
 
-        from wakeboard.database.timed_connection import answer_timeout
         from wakeboard.database.db import DatabaseError
+        from wakeboard.database.timed_connection import answer_timeout
         from wakeboard.queue.engine.unbegun import STRIKE_OFF
         from wakeboard.queue.handler_connection import own_connection
 

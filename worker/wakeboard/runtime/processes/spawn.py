@@ -18,6 +18,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Coroutine
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -131,7 +132,7 @@ def _exit_in_order(seconds: float, loop: EventLoop) -> NoReturn:
     for hook in reversed(ON_CHILD_EXIT):
         try:
             value = hook()
-            if hasattr(value, "__await__"):
+            if isinstance(value, Coroutine):
                 loop.run(value)
         except BaseException:
             traceback.print_exc()
