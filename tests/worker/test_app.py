@@ -11,7 +11,7 @@ from wakeboard.config import log
 from wakeboard.handlers.registry import JobType
 from wakeboard.runtime.loop.app import App
 from wakeboard.runtime.loop.claim_state import ClaimState
-from wakeboard.runtime.loop.claims import ClaimPlanner
+from wakeboard.runtime.loop.claim_planner import ClaimPlanner
 
 
 def ready(*, is_tick: bool = False, **leases: float | None) -> list[dict[str, Any]]:

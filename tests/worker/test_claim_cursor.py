@@ -16,7 +16,7 @@ from wakeboard.queue.engine.claims import PRIORITIES
 from wakeboard.runtime.loop import claim_cursor
 from wakeboard.runtime.loop.claim_batch import claim_script
 from wakeboard.runtime.loop.claim_cursor import MORE, WHOLE, ClaimCursor, Places
-from wakeboard.runtime.loop.claims import ClaimPlan
+from wakeboard.runtime.loop.claim_planner import ClaimPlan
 
 MORNING, NOON = "2026-01-01 08:00:00+00", "2026-01-01 12:00:00+00"
 NORMAL = 2

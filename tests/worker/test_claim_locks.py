@@ -9,7 +9,7 @@ from tests.support.factories import a_type, claim
 from wakeboard.queue.engine import claims
 from wakeboard.runtime.loop.claim_batch import PAST_LOCKS, claim_script
 from wakeboard.runtime.loop.claim_cursor import ClaimCursor
-from wakeboard.runtime.loop.claims import ClaimPlan
+from wakeboard.runtime.loop.claim_planner import ClaimPlan
 
 TYPES = [f"type{number:02d}" for number in range(20)]
 

@@ -13,8 +13,8 @@ from wakeboard.queue.engine.claims import LOCK_LIMIT
 from wakeboard.runtime.loop.channel import Together, array
 from wakeboard.runtime.loop.claim_batch import WINDOW, ClaimResult, claim_script, windows
 from wakeboard.runtime.loop.claim_cursor import ClaimCursor
-from wakeboard.runtime.loop.claims import LETTERS_AHEAD, MOST_HELD, SIZES, ClaimPlan, ClaimPlanner, Load
-from wakeboard.runtime.loop.deciding import succeeded
+from wakeboard.runtime.loop.claim_planner import LETTERS_AHEAD, MOST_HELD, SIZES, ClaimPlan, ClaimPlanner, Load
+from wakeboard.runtime.loop.ended_attempt import succeeded
 from wakeboard.runtime.loop.in_flight import RunInFlight, held_from_row
 
 POLICY = {"timeout_seconds": 300.0, "lease_seconds": None, "backoff": "fixed 1s", "memory_mb": None}

@@ -15,7 +15,7 @@ from wakeboard.queue.engine.claims import candidates
 from wakeboard.runtime.loop.channel import Channel, array, numbers
 from wakeboard.runtime.loop.claim_batch import MOST_REFUSED, ClaimResult, claim_script
 from wakeboard.runtime.loop.claim_cursor import ClaimCursor
-from wakeboard.runtime.loop.claims import ClaimPlan
+from wakeboard.runtime.loop.claim_planner import ClaimPlan
 
 STARTS = "new.payload ? 'bad' AND new.status = 'running'"
 SENTENCE = "not this one"

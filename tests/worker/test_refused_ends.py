@@ -27,7 +27,7 @@ from wakeboard.database import db
 from wakeboard.runtime.duties.lease import LeaseKeeper
 from wakeboard.runtime.loop.channel import Channel
 from wakeboard.runtime.loop.claim_batch import RecoveryResult, recovery_script
-from wakeboard.runtime.loop.deciding import never_started
+from wakeboard.runtime.loop.ended_attempt import never_started
 from wakeboard.runtime.loop.in_flight import RunsInFlight, boottime_ns
 
 SENTENCE = "no good end for this one"

@@ -10,13 +10,13 @@ from tests.worker.test_claims import claimed, claims
 from wakeboard.core.outcome import AttemptResult
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.runtime.loop.claim_state import ClaimState
-from wakeboard.runtime.loop.claims import ClaimPlanner
+from wakeboard.runtime.loop.claim_planner import ClaimPlanner
 from wakeboard.runtime.loop.connections import LoopConnection
-from wakeboard.runtime.loop.deciding import EndedAttempt
+from wakeboard.runtime.loop.ended_attempt import EndedAttempt
 from wakeboard.runtime.loop.in_flight import RunsInFlight, boottime_ns
 from wakeboard.runtime.loop.slots import Slots
-from wakeboard.runtime.loop.turnover import Turnover
-from wakeboard.runtime.loop.writer import Writer
+from wakeboard.runtime.loop.deferred_results import Turnover
+from wakeboard.runtime.loop.result_writer import Writer
 from wakeboard.runtime.processes.children import Children
 from wakeboard.runtime.processes.events import Died, Finished, Returned
 

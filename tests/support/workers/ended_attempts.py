@@ -6,7 +6,7 @@ from typing import Any
 
 from wakeboard.core.outcome import AttemptResult, Kind
 from wakeboard.core.process.assignment import Assignment
-from wakeboard.runtime.loop.deciding import EndedAttempt, decide
+from wakeboard.runtime.loop.ended_attempt import EndedAttempt, decide
 from wakeboard.runtime.loop.in_flight import RunInFlight, boottime_ns
 
 

@@ -9,9 +9,9 @@ from tests.support.factories import Connection, a_run, a_type, claim
 from tests.support.workers.ended_attempts import held
 from wakeboard.core.outcome import AttemptResult
 from wakeboard.runtime.loop.channel import Channel, StatementFailed
-from wakeboard.runtime.loop.deciding import EndedAttempt, decide
+from wakeboard.runtime.loop.ended_attempt import EndedAttempt, decide
 from wakeboard.runtime.loop.in_flight import RunInFlight, boottime_ns
-from wakeboard.runtime.loop.record import Recorder
+from wakeboard.runtime.loop.result_queue import Recorder
 
 
 class Desk:

@@ -645,7 +645,7 @@ error_groups = Table(
     Column("frame", Text),
     Column("first_run_id", BigInteger),
     _at("first_seen_at", now=True),
-    # Up to a minute old: see wakeboard.runtime.loop.record.
+    # Up to a minute old: see wakeboard.runtime.loop.result_queue.
     _at("last_seen_at", now=True),
     # When it was last seen again after a long silence, and since when it had been silent.
     _at("returned_at"),

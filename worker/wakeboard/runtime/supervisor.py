@@ -28,15 +28,15 @@ from wakeboard.runtime.duties.presence import Presence, new_worker_id
 from wakeboard.runtime.loop.app import App
 from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claimer import Claimer
-from wakeboard.runtime.loop.claims import ClaimPlanner
+from wakeboard.runtime.loop.claim_planner import ClaimPlanner
 from wakeboard.runtime.loop.connections import Connected, LoopConnections, NotConnected
 from wakeboard.runtime.loop.in_flight import RunsInFlight
 from wakeboard.runtime.loop.inbox import HearsNothing, Inbox, Looked, StopAsked, WorkMayBeDue
 from wakeboard.runtime.loop.limits import Limits
 from wakeboard.runtime.loop.shutdown import Shutdown
 from wakeboard.runtime.loop.slots import Slots
-from wakeboard.runtime.loop.turnover import Turnover
-from wakeboard.runtime.loop.writer import Writer
+from wakeboard.runtime.loop.deferred_results import Turnover
+from wakeboard.runtime.loop.result_writer import Writer
 from wakeboard.runtime.processes.children import Children
 from wakeboard.runtime.processes.events import (
     AppFailed,

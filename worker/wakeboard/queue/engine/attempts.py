@@ -48,7 +48,7 @@ history AS (
 
 
 # The error groups of ``moved`` whose rows carry a template: made when new, else seen again. A template
-# is sent once a minute per group (runtime.loop.record), so many failures of one kind do not
+# is sent once a minute per group (runtime.loop.result_queue), so many failures of one kind do not
 # queue at one row; a row that somebody holds, be it to mute it, is skipped. In the order of their
 # ids, or two batches deadlock.
 GROUPED = f"""

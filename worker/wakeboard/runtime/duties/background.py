@@ -31,7 +31,7 @@ from wakeboard.runtime.duties.presence import Presence
 from wakeboard.runtime.duties.reaper import Reaper
 from wakeboard.runtime.duties.statistics_merge import MERGE_SECONDS, StatisticsMerge
 from wakeboard.runtime.duties.watchdog import Watchdog
-from wakeboard.runtime.loop.claims import ClaimPlanner
+from wakeboard.runtime.loop.claim_planner import ClaimPlanner
 from wakeboard.runtime.loop.in_flight import RunsInFlight
 from wakeboard.runtime.loop.inbox import Looked, StopAsked, WorkMayBeDue
 from wakeboard.runtime.processes.memory import resident_bytes

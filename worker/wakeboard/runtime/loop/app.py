@@ -11,7 +11,7 @@ from typing import Any
 from wakeboard.config import log
 from wakeboard.core.text.sanitize import described
 from wakeboard.runtime.loop.claim_state import ClaimState
-from wakeboard.runtime.loop.claims import ClaimPlanner
+from wakeboard.runtime.loop.claim_planner import ClaimPlanner
 from wakeboard.runtime.processes.children import Children
 
 RESTART_PAUSE, BROKEN_APP_PAUSE = 1.0, 30.0

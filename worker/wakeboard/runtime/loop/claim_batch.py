@@ -43,9 +43,9 @@ from wakeboard.runtime.loop.channel import (
     numbers,
 )
 from wakeboard.runtime.loop.claim_cursor import WHOLE, ClaimCursor
-from wakeboard.runtime.loop.claims import MOST_HELD, ClaimPlan, size_of
+from wakeboard.runtime.loop.claim_planner import MOST_HELD, ClaimPlan, size_of
 from wakeboard.runtime.loop.in_flight import RunsInFlight, boottime_ns
-from wakeboard.runtime.loop.turnover import EndsWithClaim
+from wakeboard.runtime.loop.deferred_results import EndsWithClaim
 
 WINDOW = 64
 # What others hold may hide what is due: a look past it takes a few, and the next claim follows at once.

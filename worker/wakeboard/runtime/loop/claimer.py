@@ -26,12 +26,12 @@ from wakeboard.runtime.loop.claim_batch import (
 )
 from wakeboard.runtime.loop.claim_cursor import ClaimCursor
 from wakeboard.runtime.loop.claim_state import NEVER, ClaimState
-from wakeboard.runtime.loop.claims import MOST_HELD, ClaimPlan, ClaimPlanner
+from wakeboard.runtime.loop.claim_planner import MOST_HELD, ClaimPlan, ClaimPlanner
 from wakeboard.runtime.loop.connections import LoopConnection
 from wakeboard.runtime.loop.in_flight import RunsInFlight
 from wakeboard.runtime.loop.slots import Slots
-from wakeboard.runtime.loop.turnover import LEAVES_SECONDS, MOST_ALONG, EndsWithClaim, Turnover
-from wakeboard.runtime.loop.writer import Writer
+from wakeboard.runtime.loop.deferred_results import LEAVES_SECONDS, MOST_ALONG, EndsWithClaim, Turnover
+from wakeboard.runtime.loop.result_writer import Writer
 
 # Somebody who claims from a type with a limit has its lock for about a millisecond.
 CONTENDED_SECONDS = 0.02

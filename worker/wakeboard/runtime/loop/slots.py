@@ -17,8 +17,8 @@ from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.text.sanitize import last_line
 from wakeboard.runtime.loop.channel import Rows
 from wakeboard.runtime.loop.claim_state import ClaimState
-from wakeboard.runtime.loop.claims import LONG_SECONDS, ClaimPlanner, Load
-from wakeboard.runtime.loop.deciding import EndedAttempt, bystander, decide, never_started, succeeded
+from wakeboard.runtime.loop.claim_planner import LONG_SECONDS, ClaimPlanner, Load
+from wakeboard.runtime.loop.ended_attempt import EndedAttempt, bystander, decide, never_started, succeeded
 from wakeboard.runtime.loop.in_flight import (
     RunInFlight,
     RunsInFlight,
@@ -26,8 +26,8 @@ from wakeboard.runtime.loop.in_flight import (
     held_from_row,
     is_past_fence,
 )
-from wakeboard.runtime.loop.turnover import Turnover
-from wakeboard.runtime.loop.writer import Writer
+from wakeboard.runtime.loop.deferred_results import Turnover
+from wakeboard.runtime.loop.result_writer import Writer
 from wakeboard.runtime.processes.children import Children
 from wakeboard.runtime.processes.events import Died, Finished, Returned
 

@@ -11,11 +11,11 @@ from wakeboard.database.poison_rows import is_refusal, reason
 from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.loop.channel import StatementFailed
 from wakeboard.runtime.loop.claim_state import ClaimState
-from wakeboard.runtime.loop.claims import ClaimPlanner
+from wakeboard.runtime.loop.claim_planner import ClaimPlanner
 from wakeboard.runtime.loop.connections import LoopConnection
-from wakeboard.runtime.loop.deciding import EndedAttempt
+from wakeboard.runtime.loop.ended_attempt import EndedAttempt
 from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
-from wakeboard.runtime.loop.record import Recorder, WrittenAttempt
+from wakeboard.runtime.loop.result_queue import Recorder, WrittenAttempt
 
 # While so many are still held, a statement waits until so many have ended, but no longer than this.
 STILL_HELD = 300

@@ -16,11 +16,11 @@ from wakeboard.queue.engine.claims import WAKE_ANOTHER
 from wakeboard.runtime.loop.channel import Rows, Script, Statement, StatementFailed, Together, array
 from wakeboard.runtime.loop.claim_cursor import JOB_TYPE
 from wakeboard.runtime.loop.claim_state import ClaimState
-from wakeboard.runtime.loop.claims import ClaimPlanner
-from wakeboard.runtime.loop.deciding import EndedAttempt
+from wakeboard.runtime.loop.claim_planner import ClaimPlanner
+from wakeboard.runtime.loop.ended_attempt import EndedAttempt
 from wakeboard.runtime.loop.in_flight import RunInFlight
-from wakeboard.runtime.loop.record import Recorder, WrittenAttempt, characters, take
-from wakeboard.runtime.loop.writer import Writer
+from wakeboard.runtime.loop.result_queue import Recorder, WrittenAttempt, characters, take
+from wakeboard.runtime.loop.result_writer import Writer
 
 # So long after they were handed out, runs that are over in a moment are waited for.
 GATHER_SECONDS = 0.002

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.workers.ended_attempts import decided, held
 from wakeboard.core.outcome import PLAIN, AttemptResult, Kind
-from wakeboard.runtime.loop.deciding import bystander, decide
+from wakeboard.runtime.loop.ended_attempt import bystander, decide
 from wakeboard.runtime.loop.in_flight import boottime_ns
 
 

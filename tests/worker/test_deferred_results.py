@@ -16,13 +16,13 @@ from wakeboard.runtime.loop.channel import Channel, ChannelLost
 from wakeboard.runtime.loop.claim_batch import ClaimResult, claim_script
 from wakeboard.runtime.loop.claim_cursor import ClaimCursor
 from wakeboard.runtime.loop.claim_state import ClaimState
-from wakeboard.runtime.loop.claims import ClaimPlan, ClaimPlanner
+from wakeboard.runtime.loop.claim_planner import ClaimPlan, ClaimPlanner
 from wakeboard.runtime.loop.connections import LoopConnection
-from wakeboard.runtime.loop.deciding import EndedAttempt
+from wakeboard.runtime.loop.ended_attempt import EndedAttempt
 from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, held_from_row
-from wakeboard.runtime.loop.record import Recorder
-from wakeboard.runtime.loop.turnover import EndsWithClaim, Turnover
-from wakeboard.runtime.loop.writer import Writer
+from wakeboard.runtime.loop.result_queue import Recorder
+from wakeboard.runtime.loop.deferred_results import EndsWithClaim, Turnover
+from wakeboard.runtime.loop.result_writer import Writer
 
 SENTENCE = "not this one"
 

@@ -15,7 +15,7 @@ from time import monotonic
 
 from wakeboard.runtime.loop.channel import Rows
 from wakeboard.runtime.loop.claim_cursor import JOB_TYPE, PAYLOAD
-from wakeboard.runtime.loop.deciding import EndedAttempt
+from wakeboard.runtime.loop.ended_attempt import EndedAttempt
 from wakeboard.runtime.loop.in_flight import Policy, RunInFlight
 
 # One statement text per size, so that few are prepared; each is a literal LIMIT.

@@ -12,7 +12,7 @@ from tests.support.workers.result_recorder import recorder, running, succeeded, 
 from wakeboard.core.outcome import AttemptResult
 from wakeboard.database import db
 from wakeboard.runtime.loop.channel import Channel, StatementFailed
-from wakeboard.runtime.loop.deciding import decide, never_started
+from wakeboard.runtime.loop.ended_attempt import decide, never_started
 from wakeboard.runtime.loop.in_flight import boottime_ns
 
 # ---- turns ------------------------------------------------------------------------------------------

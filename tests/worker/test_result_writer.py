@@ -13,11 +13,11 @@ from wakeboard.core.process.assignment import Assignment
 from wakeboard.database import db
 from wakeboard.runtime.loop.channel import Channel
 from wakeboard.runtime.loop.claim_state import ClaimState
-from wakeboard.runtime.loop.claims import ClaimPlanner
+from wakeboard.runtime.loop.claim_planner import ClaimPlanner
 from wakeboard.runtime.loop.connections import LoopConnection
-from wakeboard.runtime.loop.deciding import decide
+from wakeboard.runtime.loop.ended_attempt import decide
 from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
-from wakeboard.runtime.loop.writer import ENOUGH_ENDED, STILL_HELD, Writer
+from wakeboard.runtime.loop.result_writer import ENOUGH_ENDED, STILL_HELD, Writer
 
 FOREVER = 3600.0
 

@@ -20,7 +20,7 @@ from wakeboard.database.poison_rows import Parts, is_refusal, reason
 from wakeboard.queue.engine.endings import FAIL, RELEASE, SUCCEED
 from wakeboard.queue.engine.fence import NOTE_REFUSAL, STANDING
 from wakeboard.runtime.loop.channel import Rows, Script, Statement, StatementFailed, array, numbers
-from wakeboard.runtime.loop.deciding import EndedAttempt, record_less
+from wakeboard.runtime.loop.ended_attempt import EndedAttempt, record_less
 from wakeboard.runtime.loop.in_flight import RunInFlight, boottime_ns
 
 BATCH = 750
