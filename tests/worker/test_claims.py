@@ -15,7 +15,7 @@ from wakeboard.runtime.loop.claim_batch import WINDOW, ClaimResult, claim_script
 from wakeboard.runtime.loop.claim_cursor import ClaimCursor
 from wakeboard.runtime.loop.claim_planner import LETTERS_AHEAD, MOST_HELD, SIZES, ClaimPlan, ClaimPlanner, Load
 from wakeboard.runtime.loop.ended_attempt import succeeded
-from wakeboard.runtime.loop.in_flight import RunInFlight, held_from_row
+from wakeboard.runtime.loop.in_flight import RunInFlight, run_from_row
 
 POLICY = {"timeout_seconds": 300.0, "lease_seconds": None, "backoff": "fixed 1s", "memory_mb": None}
 
@@ -28,7 +28,7 @@ def claims(*names: str, slots: int = 2, max_attempts: int = 10) -> ClaimPlanner:
 
 def held(made: ClaimPlanner, job_type: str, most: int | None = None) -> RunInFlight:
     head = (1, 1, 1, 0, job_type, "{}", None, None, None, "2026-01-01")
-    return held_from_row(
+    return run_from_row(
         (*head, most, None, None), made.policies, worker_id="w", lease_seconds=30, leased_ns=0
     )
 
@@ -65,7 +65,7 @@ def test_runs_that_end_together_teach_what_they_teach_one_by_one(others: Sequenc
         for number, seconds in enumerate(durations)
     ]
     for one in ended:
-        singly.observe(one.held, one.took_seconds)
+        singly.observe(one.run, one.took_seconds)
     for first in range(0, len(ended), 25):
         together.observe_all(ended[first : first + 25])
     assert together == singly
@@ -397,7 +397,7 @@ def test_a_timeout_without_an_end_is_bounded() -> None:
     made = claims("mail")
     head = (1, 1, 1, 0, "mail", "{}", None, None, None, "2026-01-01", None)
     for seconds in (inf, nan, 1e300):
-        entry = held_from_row(
+        entry = run_from_row(
             (*head, seconds, None), made.policies, worker_id="w", lease_seconds=30, leased_ns=0
         )
         assert entry.assignment.timeout_seconds == 315_360_000

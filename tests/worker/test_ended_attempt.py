@@ -9,7 +9,7 @@ import pytest
 from tests.support.workers.ended_attempts import decided, held
 from wakeboard.core.outcome import PLAIN, AttemptResult, Kind
 from wakeboard.runtime.loop.ended_attempt import bystander, decide
-from wakeboard.runtime.loop.in_flight import boottime_ns
+from wakeboard.core.process.shared_slot import boottime_ns
 
 
 @pytest.mark.parametrize(

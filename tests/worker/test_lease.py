@@ -13,7 +13,8 @@ from wakeboard import queue as transitions
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.database import db
 from wakeboard.runtime.duties.lease import CancelAsked, LeaseKeeper, LeaseTaken, LoopHangs
-from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
+from wakeboard.core.process.shared_slot import boottime_ns
+from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight
 
 
 def held(run_id: int, epoch: int, *, age_seconds: float = 10) -> RunInFlight:
@@ -27,11 +28,11 @@ class Keeper:
 
     def __init__(self, database: str, *entries: RunInFlight, progress: tuple[int, int] | None = None) -> None:
         self.told: list[Any] = []
-        self.holdings = RunsInFlight()
-        self.holdings.add(entries)
+        self.in_flight = RunsInFlight()
+        self.in_flight.add(entries)
         self.loop_silent_seconds = 0.5
         self.keeper = LeaseKeeper(
-            database, "w1", self.holdings, heartbeat_seconds=10, poll_seconds=2, patience_seconds=30,
+            database, "w1", self.in_flight, heartbeat_seconds=10, poll_seconds=2, patience_seconds=30,
             loop_silent_seconds=lambda: self.loop_silent_seconds, progress=lambda _: progress,
             tell=self.told.append,
         )  # fmt: skip
@@ -159,28 +160,28 @@ def test_the_fence_counts_from_before_the_renewal_was_sent(connection: Connectio
 
 
 def test_two_attempts_of_one_run_are_held_apart() -> None:
-    holdings = RunsInFlight()
+    in_flight = RunsInFlight()
     old, new = held(7, 1), held(7, 3)
-    holdings.add([old])
-    holdings.add([new])
-    assert (holdings.get(7, 1), holdings.get(7, 3), holdings.has(7), holdings.has(1)) == (
+    in_flight.add([old])
+    in_flight.add([new])
+    assert (in_flight.get(7, 1), in_flight.get(7, 3), in_flight.has(7), in_flight.has(1)) == (
         old,
         new,
         True,
         False,
     )
-    holdings.drop([new])
-    assert (holdings.get(7, 1), len(holdings)) == (old, 1)
-    assert holdings.unknown([(7, 1), (7, 3), (8, 1)]) == [(7, 3), (8, 1)]
+    in_flight.drop([new])
+    assert (in_flight.get(7, 1), len(in_flight)) == (old, 1)
+    assert in_flight.unknown([(7, 1), (7, 3), (8, 1)]) == [(7, 3), (8, 1)]
 
 
 def test_of_two_attempts_with_one_epoch_the_later_one_is_held() -> None:
-    holdings = RunsInFlight()
+    in_flight = RunsInFlight()
     old, new = held(7, 1), held(7, 1)
-    assert holdings.add([old]) == [] and holdings.add([new]) == [old]
+    assert in_flight.add([old]) == [] and in_flight.add([new]) == [old]
     assert old.is_forgotten and not new.is_forgotten
-    holdings.drop([old])
-    assert holdings.get(7, 1) is new, "what is still said of the old one is not of the new one"
+    in_flight.drop([old])
+    assert in_flight.get(7, 1) is new, "what is still said of the old one is not of the new one"
 
 
 def test_a_connection_that_broke_is_found_out_while_nothing_is_held(

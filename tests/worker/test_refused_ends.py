@@ -28,7 +28,8 @@ from wakeboard.runtime.duties.lease import LeaseKeeper
 from wakeboard.runtime.loop.channel import Channel
 from wakeboard.runtime.loop.claim_batch import RecoveryResult, recovery_script
 from wakeboard.runtime.loop.ended_attempt import never_started
-from wakeboard.runtime.loop.in_flight import RunsInFlight, boottime_ns
+from wakeboard.core.process.shared_slot import boottime_ns
+from wakeboard.runtime.loop.in_flight import RunsInFlight
 
 SENTENCE = "no good end for this one"
 BAD = "new.payload ? 'bad'"
@@ -112,10 +113,10 @@ def test_what_is_forgotten_is_left_out_of_the_parts_of_a_batch_too(
 def test_what_was_given_up_is_not_given_back_as_if_it_had_never_started(
     channel: Channel, connection: Connection
 ) -> None:
-    holdings = RunsInFlight()
+    in_flight = RunsInFlight()
     ended, unanswered = running(connection, 2)
-    holdings.give_up([(ended.run_id, ended.lease_epoch)])
-    found = result_of(channel, recovery_script("w1", holdings))
+    in_flight.give_up([(ended.run_id, ended.lease_epoch)])
+    found = result_of(channel, recovery_script("w1", in_flight))
     assert found == RecoveryResult(1, [], [])
     assert (status(connection, ended.run_id), status(connection, unanswered.run_id)) == ("running", "queued")
 
@@ -145,12 +146,12 @@ def test_a_lease_that_may_not_be_renewed_costs_no_other_its_lease(
     ones = running(connection, 5)
     mark_bad(connection, ones[1].run_id)
     refuse(connection, BAD, SENTENCE)
-    holdings, long_ago = RunsInFlight(), boottime_ns() - int(20e9)
+    in_flight, long_ago = RunsInFlight(), boottime_ns() - int(20e9)
     for one in ones:
         one.leased_ns = long_ago
-    holdings.add(ones)
+    in_flight.add(ones)
     keeper = LeaseKeeper(
-        database, "w1", holdings, heartbeat_seconds=10, poll_seconds=2, patience_seconds=30,
+        database, "w1", in_flight, heartbeat_seconds=10, poll_seconds=2, patience_seconds=30,
         loop_silent_seconds=lambda: 0.0, progress=lambda _: None, tell=lambda _: None,
     )  # fmt: skip
     with db.connect(database, name="wakeboard lease") as own:

@@ -13,7 +13,7 @@ from wakeboard.core.outcome import AttemptResult
 from wakeboard.database import db
 from wakeboard.runtime.loop.channel import Channel, StatementFailed
 from wakeboard.runtime.loop.ended_attempt import decide, never_started
-from wakeboard.runtime.loop.in_flight import boottime_ns
+from wakeboard.core.process.shared_slot import boottime_ns
 
 # ---- turns ------------------------------------------------------------------------------------------
 
@@ -48,10 +48,10 @@ def test_of_what_is_forgotten_nothing_is_written() -> None:
     batch = made.next_batch()
     made.add(kept)
     made.add(gone)
-    gone.held.is_forgotten = under_way.held.is_forgotten = True
+    gone.run.is_forgotten = under_way.run.is_forgotten = True
     made.forget()
     made.give_back(batch)
-    assert [ended.held.run_id for ended in made.next_batch()] == [1]
+    assert [ended.run.run_id for ended in made.next_batch()] == [1]
     assert (written, refused, len(made)) == ([], [], 0)
 
 
@@ -61,10 +61,10 @@ def test_of_a_batch_that_is_refused_what_is_forgotten_is_left_out() -> None:
     made.add(kept)
     made.add(gone)
     batch = made.next_batch()
-    gone.held.is_forgotten = True
+    gone.run.is_forgotten = True
     made.forget()
     made.refuse(batch, StatementFailed("no", "23514"))
-    assert [ended.held.run_id for ended in made.next_batch()] == [1]
+    assert [ended.run.run_id for ended in made.next_batch()] == [1]
     made.refuse([gone], StatementFailed("no", "23514"))
     assert (written, refused, len(made)) == ([], [], 0)
 

@@ -16,8 +16,9 @@ from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claim_planner import ClaimPlanner
 from wakeboard.runtime.loop.connections import LoopConnection
 from wakeboard.runtime.loop.ended_attempt import decide
-from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
-from wakeboard.runtime.loop.result_writer import ENOUGH_ENDED, STILL_HELD, Writer
+from wakeboard.core.process.shared_slot import boottime_ns
+from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight
+from wakeboard.runtime.loop.result_writer import ENOUGH_ENDED, STILL_HELD, ResultWriter
 
 FOREVER = 3600.0
 
@@ -27,18 +28,18 @@ class Desk:
 
     def __init__(self, database: str) -> None:
         self.channel = Channel(db.connect(database, name="wakeboard finish"))
-        self._holdings = RunsInFlight()
+        self._in_flight = RunsInFlight()
         connection = LoopConnection(database, "finish", lambda _: None)
         connection.adopt(self.channel)
         self._taken = 0
-        self.writer = Writer(
-            connection, self._holdings, ClaimPlanner(2), ClaimState(), "w1", gather_seconds=FOREVER
+        self.writer = ResultWriter(
+            connection, self._in_flight, ClaimPlanner(2), ClaimState(), "w1", gather_seconds=FOREVER
         )
 
     @property
     def wrote(self) -> int:
         """How many runs are written, and so held no more."""
-        return self._taken - len(self._holdings)
+        return self._taken - len(self._in_flight)
 
     def take(self, connection: Connection, count: int) -> list[RunInFlight]:
         """Claim ``count`` runs and hold them."""
@@ -54,7 +55,7 @@ class Desk:
             )
             for one in claim(connection, limit=count)
         ]  # fmt: skip
-        self._holdings.add(held)
+        self._in_flight.add(held)
         self._taken += count
         return held
 

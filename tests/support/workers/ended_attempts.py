@@ -7,7 +7,8 @@ from typing import Any
 from wakeboard.core.outcome import AttemptResult, Kind
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.runtime.loop.ended_attempt import EndedAttempt, decide
-from wakeboard.runtime.loop.in_flight import RunInFlight, boottime_ns
+from wakeboard.core.process.shared_slot import boottime_ns
+from wakeboard.runtime.loop.in_flight import RunInFlight
 
 
 def held(run_id: int = 1, epoch: int = 1, **columns: Any) -> RunInFlight:

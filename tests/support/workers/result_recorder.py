@@ -10,8 +10,9 @@ from tests.support.workers.ended_attempts import held
 from wakeboard.core.outcome import AttemptResult
 from wakeboard.runtime.loop.channel import Channel, StatementFailed
 from wakeboard.runtime.loop.ended_attempt import EndedAttempt, decide
-from wakeboard.runtime.loop.in_flight import RunInFlight, boottime_ns
-from wakeboard.runtime.loop.result_queue import Recorder
+from wakeboard.core.process.shared_slot import boottime_ns
+from wakeboard.runtime.loop.in_flight import RunInFlight
+from wakeboard.runtime.loop.result_queue import ResultQueue
 
 
 class Desk:
@@ -21,21 +22,21 @@ class Desk:
         self.written: list[tuple[int, str]] = []
         self.refused: list[int] = []
         self.given_up: list[int] = []
-        self.recorder = Recorder(
+        self.recorder = ResultQueue(
             "w1",
-            lambda batch: self.written.extend((ended.held.run_id, status) for ended, status in batch),
-            lambda ended: self.refused.append(ended.held.run_id),
-            lambda ended: self.given_up.append(ended.held.run_id),
+            lambda batch: self.written.extend((ended.run.run_id, status) for ended, status in batch),
+            lambda ended: self.refused.append(ended.run.run_id),
+            lambda ended: self.given_up.append(ended.run.run_id),
         )
 
 
-def recorder() -> tuple[Recorder, list[tuple[int, str]], list[int]]:
+def recorder() -> tuple[ResultQueue, list[tuple[int, str]], list[int]]:
     """Return a recorder, what it writes, and whose late answers it sees refused."""
     desk = Desk()
     return desk.recorder, desk.written, desk.refused
 
 
-def write(channel: Channel, made: Recorder, *, rounds: int = 50) -> int:
+def write(channel: Channel, made: ResultQueue, *, rounds: int = 50) -> int:
     """Write as the worker's loop does, until nothing waits; return how many batches were sent."""
     sent = 0
     for _ in range(rounds):

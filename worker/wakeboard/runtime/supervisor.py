@@ -35,8 +35,8 @@ from wakeboard.runtime.loop.inbox import HearsNothing, Inbox, Looked, StopAsked,
 from wakeboard.runtime.loop.limits import Limits
 from wakeboard.runtime.loop.shutdown import Shutdown
 from wakeboard.runtime.loop.slots import Slots
-from wakeboard.runtime.loop.deferred_results import Turnover
-from wakeboard.runtime.loop.result_writer import Writer
+from wakeboard.runtime.loop.deferred_results import DeferredResults
+from wakeboard.runtime.loop.result_writer import ResultWriter
 from wakeboard.runtime.processes.children import Children
 from wakeboard.runtime.processes.events import (
     AppFailed,
@@ -95,7 +95,7 @@ class Supervisor:
         lease_seconds, poll_seconds = settings.lease_seconds, settings.poll_seconds
         environment = settings.environment_variables() | {"WAKEBOARD_DATABASE_URL": url}
         missing_tables = MissingTables()
-        self._holdings = RunsInFlight()
+        self._in_flight = RunsInFlight()
         self._children = Children(
             settings.concurrency, app=settings.app, environment=environment, firstborn=firstborn,
             exit_seconds=settings.child_exit_seconds,
@@ -103,24 +103,24 @@ class Supervisor:
         self._claims = ClaimPlanner(settings.concurrency)
         self._claim_state = ClaimState(is_tick=self._until_drained)
         self._limits = Limits(
-            self._children, self._holdings, settings.concurrency, kill_seconds=settings.kill_seconds
+            self._children, self._in_flight, settings.concurrency, kill_seconds=settings.kill_seconds
         )
         self._hearing = NotifyCheck(me, poll_seconds=poll_seconds, tell=tell)
         listens = (WAKE_CHANNEL, CANCEL_CHANNEL, self._hearing.channel)
         self._connections = LoopConnections(url, self._selector, tell, listens)
-        self._writer = Writer(self._connections.finish, self._holdings, self._claims, self._claim_state, me)
-        self._turnover = Turnover(self._writer, self._claims, self._claim_state)
+        self._writer = ResultWriter(self._connections.finish, self._in_flight, self._claims, self._claim_state, me)
+        self._turnover = DeferredResults(self._writer, self._claims, self._claim_state)
         self._slots = Slots(
-            self._children, self._holdings, self._claims, self._claim_state, self._turnover, self._writer,
+            self._children, self._in_flight, self._claims, self._claim_state, self._turnover, self._writer,
             worker_id=me, lease_seconds=lease_seconds,
         )  # fmt: skip
         self._claimer = Claimer(
-            self._connections.claim, self._claims, self._claim_state, self._slots, self._holdings,
+            self._connections.claim, self._claims, self._claim_state, self._slots, self._in_flight,
             self._turnover, self._writer, worker_id=me, lease_seconds=lease_seconds,
             poll_seconds=poll_seconds, lack=missing_tables,
         )  # fmt: skip
         self._lease = LeaseKeeper(
-            url, me, self._holdings, heartbeat_seconds=settings.heartbeat_seconds, poll_seconds=poll_seconds,
+            url, me, self._in_flight, heartbeat_seconds=settings.heartbeat_seconds, poll_seconds=poll_seconds,
             patience_seconds=lease_seconds, loop_silent_seconds=lambda: monotonic() - self._stepped_at,
             progress=self._slots.progress, tell=tell,
         )  # fmt: skip
@@ -129,7 +129,7 @@ class Supervisor:
             lease_seconds=lease_seconds, is_tick=self._until_drained,
         )  # fmt: skip
         self._background = Background(
-            url, settings, self._presence, self._claims, self._holdings,
+            url, settings, self._presence, self._claims, self._in_flight,
             (self._claimer, self._writer, self._lease), self._hearing, missing_tables,
             read_output=self._slots.tail, is_tick=self._until_drained, tell=tell,
         )  # fmt: skip
@@ -184,7 +184,7 @@ class Supervisor:
 
     def _pause_seconds(self) -> float:
         """Return how long the loop may sleep: briefly while something runs, else until the next poll."""
-        if len(self._holdings) or self._shutdown.has_begun or not self._writer.is_clear:
+        if len(self._in_flight) or self._shutdown.has_begun or not self._writer.is_clear:
             waits = self._writer.seconds_to_send, self._claimer.seconds_to_gather
             return min(seconds or WATCH_SECONDS for seconds in waits)
         return max(WATCH_SECONDS, min(RESTING_SECONDS, self._claimer.seconds_to_poll))
@@ -202,7 +202,7 @@ class Supervisor:
         """Set the exit code when there is nothing left to do, or no time left to do it."""
         if self._exit_code is not None:
             return
-        is_clear = not len(self._holdings) and self._writer.is_clear
+        is_clear = not len(self._in_flight) and self._writer.is_clear
         if self._app.is_misused:
             self._exit_code = USE_ERROR
         elif self._shutdown.has_begun:
@@ -276,7 +276,7 @@ class Supervisor:
         stop_signals.end()
         if self._exit_code == 0 and log.drop_held():
             return
-        log.note("Worker stopped.", worker_id=self.worker_id, left_running=len(self._holdings) or None)
+        log.note("Worker stopped.", worker_id=self.worker_id, left_running=len(self._in_flight) or None)
 
     def _say_goodbye(self) -> None:
         # A database that does not answer would take another five seconds to say so.
@@ -292,7 +292,7 @@ class Supervisor:
         """Stop claiming; let what runs end until the deadline. A second call hurries."""
         if self._shutdown.begin():
             self._slots.is_stopping = self._background.is_stopping = True
-            log.note("Stopping: no more claims.", why=why, running=len(self._holdings))
+            log.note("Stopping: no more claims.", why=why, running=len(self._in_flight))
 
     # ---- hearing ------------------------------------------------------------------------------------
 
@@ -328,7 +328,7 @@ class Supervisor:
             self._claim_state.wake()
         elif channel == self._hearing.channel:
             self._hearing.heard(payload)
-        elif channel == CANCEL_CHANNEL and _is_id(payload) and self._holdings.has(int(payload)):
+        elif channel == CANCEL_CHANNEL and _is_id(payload) and self._in_flight.has(int(payload)):
             # A person may want this run to stop.
             self._lease.look()
 
@@ -382,7 +382,7 @@ class Supervisor:
             log.warn(
                 "A thread that this worker cannot do without does not stay alive, so the worker ends: others "
                 "take its runs over when their leases end. Start it again.",
-                thread=", ".join(lost), running=len(self._holdings) or None,
+                thread=", ".join(lost), running=len(self._in_flight) or None,
             )  # fmt: skip
             self._exit_code = FAILED
 

@@ -95,7 +95,7 @@ class Background:
         settings: Settings,
         presence: Presence,
         claims: ClaimPlanner,
-        holdings: RunsInFlight,
+        in_flight: RunsInFlight,
         loops: Sequence[HasBeat],
         hearing: NotifyCheck,
         lack: MissingTables,
@@ -110,7 +110,7 @@ class Background:
         self._settings = settings
         self._presence = presence
         self._claims = claims
-        self._holdings = holdings
+        self._in_flight = in_flight
         self._loops = loops
         self._tell = tell
         self._hearing = hearing
@@ -237,7 +237,7 @@ class Background:
         return stepped
 
     def _show_output(self, connection: Connection) -> None:
-        self._live_output.step(connection, self._holdings.all())
+        self._live_output.step(connection, self._in_flight.all())
 
     def _fire(self, connection: Connection) -> Mapping[str, Any]:
         """Fire what is due; what is left comes after the other duties that are due by then."""
@@ -321,7 +321,7 @@ class Background:
             else []
         )
         return PollRequest(
-            len(self._holdings), self._memory_bytes or None, self.is_stopping, beats,
+            len(self._in_flight), self._memory_bytes or None, self.is_stopping, beats,
             wants_work=self._can_stand_for_polls, channel=self._hearing.channel, proof=self._hearing.ask(),
         )  # fmt: skip
 

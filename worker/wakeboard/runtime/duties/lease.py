@@ -24,7 +24,8 @@ from wakeboard.database.poison_rows import Parts, reason
 from wakeboard.queue.engine.fence import CANCELS, RENEW, STANDING
 from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.duties.watchdog import Watchdog
-from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
+from wakeboard.core.process.shared_slot import boottime_ns
+from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight
 
 BUSY_TRIES = 3
 # Between two looks, however often somebody says that there is something to see.
@@ -70,7 +71,7 @@ class LeaseKeeper:
         self,
         url: str,
         worker_id: str,
-        holdings: RunsInFlight,
+        in_flight: RunsInFlight,
         *,
         heartbeat_seconds: float,
         poll_seconds: float,
@@ -81,7 +82,7 @@ class LeaseKeeper:
     ) -> None:
         self._url = url
         self._worker_id = worker_id
-        self._holdings = holdings
+        self._in_flight = in_flight
         self._heartbeat_seconds = heartbeat_seconds
         self._poll_seconds = min(poll_seconds, heartbeat_seconds)
         self._patience_seconds = patience_seconds
@@ -189,8 +190,8 @@ class LeaseKeeper:
         Raises LoopHangs, or psycopg.Error.
         """
         now = boottime_ns()
-        held = self._holdings.all()
-        if not held:
+        runs = self._in_flight.all()
+        if not runs:
             # A connection that broke while nothing ran must not be found out by the first heartbeat.
             if _has_word(connection) or monotonic() >= self._proven_at + PROOF_SECONDS:
                 connection.execute("SELECT 1")
@@ -201,12 +202,12 @@ class LeaseKeeper:
                 f"the worker's loop has not moved for {silent:.0f} s: its runs are left to others"
             )
         limit = (self._heartbeat_seconds - self._poll_seconds / 2) * 1e9
-        due = [entry for entry in held if now - entry.leased_ns >= limit]
+        due = [run for run in runs if now - run.leased_ns >= limit]
         for _ in range(BUSY_TRIES):
             if not due:
                 break
             due = self._renew(connection, due)
-        self._look_for_cancels(connection, [entry.run_id for entry in held])
+        self._look_for_cancels(connection, [run.run_id for run in runs])
         self._proven_at = monotonic()
 
     def _renew(self, connection: psycopg.Connection[Any], due: Sequence[RunInFlight]) -> list[RunInFlight]:
@@ -221,11 +222,11 @@ class LeaseKeeper:
                 busy += self._renew_part(connection, part)
             except psycopg.Error as refused:
                 if not parts.halve(part, refused):
-                    (entry,) = part
+                    (run,) = part
                     self._warnings.warn(
-                        entry.run_id,
+                        run.run_id,
                         "The database refuses to renew a run's lease; it is stopped before that ends.",
-                        run_id=entry.run_id, job_type=entry.assignment.job_type, error=reason(refused),
+                        run_id=run.run_id, job_type=run.assignment.job_type, error=reason(refused),
                     )  # fmt: skip
         return busy
 
@@ -234,23 +235,23 @@ class LeaseKeeper:
     ) -> list[RunInFlight]:
         """Renew ``due`` by one statement; return those whose row somebody else holds for a moment."""
         sent_ns = boottime_ns()
-        progress = [self._progress(entry) for entry in due]
+        progress = [self._progress(run) for run in due]
         values = (
             self._worker_id,
-            [entry.run_id for entry in due],
-            [entry.lease_epoch for entry in due],
-            [entry.lease_seconds for entry in due],
+            [run.run_id for run in due],
+            [run.lease_epoch for run in due],
+            [run.lease_seconds for run in due],
             [None if told is None else told[0] for told in progress],
             [None if told is None else told[1] for told in progress],
         )
         rows = psycopg.RawCursor(connection).execute(RENEW.encode(), values).fetchall()
         kept = {row[:2] for row in rows}
         missing = []
-        for entry in due:
-            if entry.assignment[:2] in kept:
-                entry.leased_ns = sent_ns
+        for run in due:
+            if run.assignment[:2] in kept:
+                run.leased_ns = sent_ns
             else:
-                missing.append(entry)
+                missing.append(run)
         return self._settle(connection, missing, sent_ns)
 
     def _settle(
@@ -262,18 +263,18 @@ class LeaseKeeper:
         """
         if not missing:
             return []
-        ids = [entry.run_id for entry in missing]
+        ids = [run.run_id for run in missing]
         rows = psycopg.RawCursor(connection).execute(STANDING.encode(), (ids,)).fetchall()
         standing = {row[0]: row for row in rows}
         busy = []
-        for entry in missing:
-            row = standing.get(entry.run_id)
-            if row is None or row[1] != entry.lease_epoch or row[2] not in (None, self._worker_id):
-                self._tell(LeaseTaken(entry.run_id, entry.lease_epoch))
+        for run in missing:
+            row = standing.get(run.run_id)
+            if row is None or row[1] != run.lease_epoch or row[2] not in (None, self._worker_id):
+                self._tell(LeaseTaken(run.run_id, run.lease_epoch))
             elif row[3] == "running":
-                busy.append(entry)
+                busy.append(run)
             else:
-                entry.leased_ns = sent_ns
+                run.leased_ns = sent_ns
         return busy
 
     def _look_for_cancels(self, connection: psycopg.Connection[Any], ids: Sequence[int]) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import psycopg
 
-from wakeboard.runtime.loop.in_flight import RunInFlight, boottime_ns
+from wakeboard.core.process.shared_slot import boottime_ns
+from wakeboard.runtime.loop.in_flight import RunInFlight
 
 SHOWN_AFTER_SECONDS = 2.0
 SWEEP_SECONDS = 60.0
@@ -36,19 +37,19 @@ class LiveOutput:
         self._written: dict[tuple[int, int], str] = {}
         self._sweep_at = 0.0
 
-    def step(self, connection: psycopg.Connection[Any], held: Sequence[RunInFlight]) -> None:
+    def step(self, connection: psycopg.Connection[Any], runs: Sequence[RunInFlight]) -> None:
         """Write what is new, and remove the tails of runs that have ended: of others' runs once a minute."""
         had_written = any(self._written.values())
-        tails = {entry.assignment[:2]: (entry, self._tail(entry)) for entry in held}
+        tails = {run.assignment[:2]: (run, self._tail(run)) for run in runs}
         fresh = [
-            (entry, tail)
-            for attempt, (entry, tail) in tails.items()
+            (run, tail)
+            for attempt, (run, tail) in tails.items()
             if tail and tail != self._written.get(attempt)
         ]
         if fresh:
             values = (
-                [entry.run_id for entry, _ in fresh],
-                [entry.lease_epoch for entry, _ in fresh],
+                [run.run_id for run, _ in fresh],
+                [run.lease_epoch for run, _ in fresh],
                 [tail for _, tail in fresh],
             )
             psycopg.RawCursor(connection).execute(KEEP.encode(), values)
@@ -57,9 +58,9 @@ class LiveOutput:
             connection.execute(FORGET)
             self._sweep_at = monotonic() + SWEEP_SECONDS
 
-    def _tail(self, entry: RunInFlight) -> str:
+    def _tail(self, run: RunInFlight) -> str:
         """Return what the run has written, once it has run long enough for somebody to look."""
-        age = (boottime_ns() - entry.claimed_ns) / 1e9
-        if entry.slot is None or not entry.is_slow or age < SHOWN_AFTER_SECONDS:
+        age = (boottime_ns() - run.claimed_ns) / 1e9
+        if run.slot is None or not run.is_slow or age < SHOWN_AFTER_SECONDS:
             return ""
-        return self._read(entry.slot)
+        return self._read(run.slot)

@@ -44,8 +44,9 @@ from wakeboard.runtime.loop.channel import (
 )
 from wakeboard.runtime.loop.claim_cursor import WHOLE, ClaimCursor
 from wakeboard.runtime.loop.claim_planner import MOST_HELD, ClaimPlan, size_of
-from wakeboard.runtime.loop.in_flight import RunsInFlight, boottime_ns
-from wakeboard.runtime.loop.deferred_results import EndsWithClaim
+from wakeboard.core.process.shared_slot import boottime_ns
+from wakeboard.runtime.loop.in_flight import RunsInFlight
+from wakeboard.runtime.loop.deferred_results import ResultsWithClaim
 
 WINDOW = 64
 # What others hold may hide what is due: a look past it takes a few, and the next claim follows at once.
@@ -109,7 +110,7 @@ class ClaimBatch:
     failure: StatementFailed | None = None
     sent_ns: int = 0
     refused: list[RefusedClaim] = field(default_factory=list)
-    ends: EndsWithClaim | None = None
+    ends: ResultsWithClaim | None = None
     is_contended: bool = False
 
     @property
@@ -169,7 +170,7 @@ def claim_script(
     *,
     announce: bool | None,
     passed_by: Sequence[int] = (),
-    ends: EndsWithClaim | None = None,
+    ends: ResultsWithClaim | None = None,
     is_proof: bool = False,
 ) -> Script:
     """Return the script of one round of claims; its value is a ClaimResult.
@@ -372,15 +373,14 @@ class RecoveryResult:
     refused: Sequence[tuple[int, int]] = ()
 
 
-def recovery_script(worker_id: str, holdings: RunsInFlight) -> Script:
+def recovery_script(worker_id: str, in_flight: RunsInFlight) -> Script:
     """Return the script that compares what is held with what is locked; its value is a RecoveryResult."""
-    held = holdings.attempts()
     forgotten: Rows = []
-    if held:
-        forgotten = yield FORGOTTEN, (array(i for i, _ in held), array(e for _, e in held))
+    if known := in_flight.attempts():
+        forgotten = yield FORGOTTEN, (array(i for i, _ in known), array(e for _, e in known))
     me = worker_id.encode()
     rows: Rows = yield HELD_BY_ME, (me,)
-    unknown = holdings.unknown(rows)
+    unknown = in_flight.unknown(rows)
     refused: list[tuple[int, int]] = []
     parts = Parts(unknown)
     for part in parts:

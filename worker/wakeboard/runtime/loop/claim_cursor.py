@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 from wakeboard.queue.engine.claims import PRIORITIES
 from wakeboard.runtime.loop.channel import Rows
-from wakeboard.runtime.loop.in_flight import boottime_ns
+from wakeboard.core.process.shared_slot import boottime_ns
 
 WHOLE_EVERY_NS, WHOLE_AT_LAST_NS = 1_000_000_000, 15_000_000_000
 # Claims from the first row on may take this share of the time.

@@ -146,23 +146,23 @@ class ClaimPlanner:
         }
         self._only_tries |= {name for name, policy in self.policies.items() if policy.max_attempts == 1}
 
-    def observe(self, held: RunInFlight, seconds: float) -> None:
+    def observe(self, run: RunInFlight, seconds: float) -> None:
         """Learn from a run that took, or has taken by now, so many seconds."""
-        pace = self._pace(held.assignment.job_type)
-        is_only_try = held.max_attempts == 1
+        pace = self._pace(run.assignment.job_type)
+        is_only_try = run.max_attempts == 1
         pace.observe(seconds, is_only_try=is_only_try)
         if is_only_try:
-            self._only_tries.add(held.assignment.job_type)
-        if held.assignment.is_listed and not pace.is_quick:
+            self._only_tries.add(run.assignment.job_type)
+        if run.assignment.is_listed and not pace.is_quick:
             # Without the list they would be quick again, and with it slow.
-            self.pause_only_tries(held.assignment.job_type)
+            self.pause_only_tries(run.assignment.job_type)
         if pace.mean_seconds < QUICK_SECONDS:
             self._mean_seconds += OF_WORKER * (seconds - self._mean_seconds)
 
     def observe_all(self, ended: Sequence[EndedAttempt]) -> None:
         """Learn from ended runs, in their order."""
         for one in ended:
-            self.observe(one.held, one.took_seconds)
+            self.observe(one.run, one.took_seconds)
 
     def wrote(self, runs: int) -> None:
         """Take into account that so many runs are written: the database takes what it is given."""

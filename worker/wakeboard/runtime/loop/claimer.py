@@ -30,8 +30,8 @@ from wakeboard.runtime.loop.claim_planner import MOST_HELD, ClaimPlan, ClaimPlan
 from wakeboard.runtime.loop.connections import LoopConnection
 from wakeboard.runtime.loop.in_flight import RunsInFlight
 from wakeboard.runtime.loop.slots import Slots
-from wakeboard.runtime.loop.deferred_results import LEAVES_SECONDS, MOST_ALONG, EndsWithClaim, Turnover
-from wakeboard.runtime.loop.result_writer import Writer
+from wakeboard.runtime.loop.deferred_results import LEAVES_SECONDS, MOST_ALONG, ResultsWithClaim, DeferredResults
+from wakeboard.runtime.loop.result_writer import ResultWriter
 
 # Somebody who claims from a type with a limit has its lock for about a millisecond.
 CONTENDED_SECONDS = 0.02
@@ -56,9 +56,9 @@ class Claimer:
         claims: ClaimPlanner,
         state: ClaimState,
         slots: Slots,
-        holdings: RunsInFlight,
-        turnover: Turnover,
-        writer: Writer,
+        in_flight: RunsInFlight,
+        turnover: DeferredResults,
+        writer: ResultWriter,
         *,
         worker_id: str,
         lease_seconds: float,
@@ -71,7 +71,7 @@ class Claimer:
         self._state = state
         self._front = ClaimCursor()
         self._slots = slots
-        self._holdings = holdings
+        self._in_flight = in_flight
         self._turnover = turnover
         self._writer = writer
         # Whether the worker may claim, and how often its duties have come round: as of the loop's last step.
@@ -79,7 +79,7 @@ class Claimer:
         self._duty_rounds = 0
         self._is_gathering = False
         # What the claim under way has taken along.
-        self._ends: EndsWithClaim | None = None
+        self._ends: ResultsWithClaim | None = None
         self._worker_id = worker_id
         self._lease_seconds = lease_seconds
         self._poll_seconds = poll_seconds
@@ -160,7 +160,7 @@ class Claimer:
     def _recover(self) -> None:
         assert self._connection.channel is not None
         self._recover_at = math.inf
-        script = recovery_script(self._worker_id, self._holdings)
+        script = recovery_script(self._worker_id, self._in_flight)
         self._connection.channel.run(script, self._recovered, self._failed)
 
     def _recovered(self, found: RecoveryResult) -> None:
@@ -169,7 +169,7 @@ class Claimer:
         if found.forgotten:
             self._slots.forget(found.forgotten)
         if found.refused:
-            self._holdings.give_up(found.refused)
+            self._in_flight.abandon(found.refused)
             ids = ",".join(str(run_id) for run_id, _ in found.refused[:20])
             log.warn("The database refuses to take claims back; their leases end by themselves.",
                      runs=ids, count=len(found.refused))  # fmt: skip
@@ -207,7 +207,7 @@ class Claimer:
     @property
     def _unwritten(self) -> int:
         """How many runs have ended and are not written yet."""
-        return len(self._holdings) - sum(load.outstanding for load in self._slots.loads)
+        return len(self._in_flight) - sum(load.outstanding for load in self._slots.loads)
 
     @property
     def _most_unwritten(self) -> int:
@@ -301,13 +301,13 @@ class Claimer:
         script = self._turnover.leave_room(ends, self._worker_id.encode())
         self._connection.channel.run(script, done, partial(self._lost, ends))
 
-    def _lost(self, ends: EndsWithClaim, failure: Exception) -> None:
+    def _lost(self, ends: ResultsWithClaim, failure: Exception) -> None:
         """Leave to the writer what a claim has taken along that was refused or lost."""
         ends.give_back()
         self._tell(ends)
         self._failed(failure)
 
-    def _tell(self, ends: EndsWithClaim) -> None:
+    def _tell(self, ends: ResultsWithClaim) -> None:
         """Tell of what was written with a claim."""
         if self._ends is ends:
             self._ends = None

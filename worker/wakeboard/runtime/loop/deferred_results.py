@@ -19,8 +19,8 @@ from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claim_planner import ClaimPlanner
 from wakeboard.runtime.loop.ended_attempt import EndedAttempt
 from wakeboard.runtime.loop.in_flight import RunInFlight
-from wakeboard.runtime.loop.result_queue import Recorder, WrittenAttempt, characters, take
-from wakeboard.runtime.loop.result_writer import Writer
+from wakeboard.runtime.loop.result_queue import ResultQueue, WrittenAttempt, characters, take
+from wakeboard.runtime.loop.result_writer import ResultWriter
 
 # So long after they were handed out, runs that are over in a moment are waited for.
 GATHER_SECONDS = 0.002
@@ -35,11 +35,11 @@ MOST_ALONG, CHARACTERS_ALONG = 200, 20_000
 KEEPS_SECONDS, LEAVES_SECONDS = 1.0, 0.1
 
 
-class EndsWithClaim:
+class ResultsWithClaim:
     """What has ended and is written with a claim. ``written``: what is known to be written, not told yet."""
 
-    def __init__(self, recorder: Recorder, ended: Sequence[EndedAttempt]) -> None:
-        self._recorder = recorder
+    def __init__(self, queue: ResultQueue, ended: Sequence[EndedAttempt]) -> None:
+        self._queue = queue
         self._batches: dict[str, list[EndedAttempt]] = {}
         for one in ended:
             self._batches.setdefault(one.move, []).append(one)
@@ -54,7 +54,7 @@ class EndsWithClaim:
         batches = list(self._batches.values())
         if batches:
             try:
-                answers = yield Together([*map(self._recorder.statement, batches), *statements])
+                answers = yield Together([*map(self._queue.statement, batches), *statements])
             except StatementFailed:
                 self.give_back()
             else:
@@ -69,23 +69,23 @@ class EndsWithClaim:
             return
         self._batches = {}
         for batch, rows in zip(batches, answers, strict=False):
-            written, missing = self._recorder.split(batch, rows)
+            written, missing = self._queue.split(batch, rows)
             self.written += written
-            self._recorder.give_back(missing)
+            self._queue.give_back(missing)
 
     def give_back(self) -> None:
         """Leave to the writer what may not be written."""
         batches, self._batches = self._batches, {}
         for batch in batches.values():
-            self._recorder.give_back(batch)
+            self._queue.give_back(batch)
 
 
-class Turnover:
+class DeferredResults:
     """The attempts that ended and wait for the claim that they make room for."""
 
-    def __init__(self, writer: Writer, claims: ClaimPlanner, claim_state: ClaimState) -> None:
+    def __init__(self, writer: ResultWriter, claims: ClaimPlanner, claim_state: ClaimState) -> None:
         """``writer`` writes what does not go with a claim."""
-        self._writer, self._recorder = writer, writer.recorder
+        self._writer, self._queue = writer, writer.queue
         self._claims = claims
         self._claim_state = claim_state
         self._waiting: deque[EndedAttempt] = deque()
@@ -94,11 +94,11 @@ class Turnover:
 
     def add(self, ended: EndedAttempt) -> None:
         """Queue an attempt to be written."""
-        assignment = ended.held.assignment
+        assignment = ended.run.assignment
         self._out.discard(assignment[:2])
         is_limited = assignment.job_type in self._claims.limited
         if not is_limited or ended.move == "release" or 2 * characters(ended) > CHARACTERS_ALONG:
-            self._recorder.add(ended)
+            self._queue.add(ended)
             return
         if not self._waiting:
             self._waiting_since = monotonic()
@@ -108,11 +108,11 @@ class Turnover:
     def add_succeeded(self, ended: Sequence[EndedAttempt]) -> None:
         """Queue attempts that succeeded to be written."""
         limited = self._claims.limited
-        if limited and any(one.held.assignment.job_type in limited for one in ended):
+        if limited and any(one.run.assignment.job_type in limited for one in ended):
             for one in ended:
                 self.add(one)
         else:
-            self._recorder.add_succeeded(ended)
+            self._queue.add_succeeded(ended)
 
     def handed_out(self, rows: Rows) -> None:
         """The runs of a claim were handed to their slots."""
@@ -120,10 +120,10 @@ class Turnover:
             self._handed_out_at = monotonic()
             self._out = {row[:2] for row in rows if row[JOB_TYPE] in brief}
 
-    def committed(self, held: RunInFlight, seconds: float) -> None:
+    def committed(self, run: RunInFlight, seconds: float) -> None:
         """A run has written its own end by ``transaction()``: no claim waits for it."""
-        self._out.discard(held.assignment[:2])
-        self._writer.committed(held, seconds)
+        self._out.discard(run.assignment[:2])
+        self._writer.committed(run, seconds)
 
     @property
     def seconds_to_gather(self) -> float:
@@ -140,18 +140,18 @@ class Turnover:
         """Whether what has ended should make room for other workers first."""
         return bool(self._waiting) and monotonic() - self._left_room_at >= KEEPS_SECONDS
 
-    def take(self, most: int = MOST_ALONG) -> EndsWithClaim:
+    def take(self, most: int = MOST_ALONG) -> ResultsWithClaim:
         """Return what a claim is to take along, up to ``most``."""
-        return EndsWithClaim(self._recorder, take(self._waiting, most, CHARACTERS_ALONG))
+        return ResultsWithClaim(self._queue, take(self._waiting, most, CHARACTERS_ALONG))
 
     def let_go(self) -> bool:
         """Leave what waits to the writer: no claim comes soon. Return whether there was something."""
         had_some = bool(self._waiting)
         while self._waiting:
-            self._recorder.add(self._waiting.popleft())
+            self._queue.add(self._waiting.popleft())
         return had_some
 
-    def leave_room(self, ends: EndsWithClaim, me: bytes) -> Script:
+    def leave_room(self, ends: ResultsWithClaim, me: bytes) -> Script:
         """Return the script that writes ``ends``, and wakes an idle worker that has a type with a limit.
 
         Its value says whether there is one.

@@ -11,7 +11,8 @@ from wakeboard.core.errors.error_groups import ErrorGroup
 from wakeboard.core.outcome import PLAIN, AttemptResult
 from wakeboard.core.retry import delay_seconds
 from wakeboard.core.states import FINISH_REFUSED
-from wakeboard.runtime.loop.in_flight import RunInFlight, boottime_ns
+from wakeboard.core.process.shared_slot import boottime_ns
+from wakeboard.runtime.loop.in_flight import RunInFlight
 
 _RETURNED = PLAIN["returned"]
 
@@ -23,7 +24,7 @@ LONGEST_DELAY_SECONDS = 3600.0
 class EndedAttempt:
     """One attempt that ended and waits to be written. ``move`` is 'succeed', 'fail' or 'release'."""
 
-    held: RunInFlight
+    run: RunInFlight
     move: str
     answer: AttemptResult
     outcome: str
@@ -40,72 +41,72 @@ class EndedAttempt:
 
 
 def decide(
-    held: RunInFlight, answer: AttemptResult, *, took_seconds: float, ended_ns: int, is_stopping: bool
+    run: RunInFlight, answer: AttemptResult, *, took_seconds: float, ended_ns: int, is_stopping: bool
 ) -> EndedAttempt | None:
     """Return what to write for ``answer``, or None when ``transaction()`` has already written it.
 
     ``is_stopping``: an attempt cut short because the worker stops is given back and costs nothing.
     """
     if answer.kind == "returned":
-        return EndedAttempt(held, "succeed", answer, "succeeded", True, ended_ns, took_seconds)
+        return EndedAttempt(run, "succeed", answer, "succeeded", True, ended_ns, took_seconds)
     if answer.kind == "committed":
         return None
     if answer.kind == "unbegun":
-        return never_started(held)
-    cut_short = answer.kind in ("cancelled", "crashed", "timed_out") and held.terminated_ns > 0
-    if held.timed_out and cut_short:
-        return _failed(held, _timed_out(held, answer), "timed_out", took_seconds, ended_ns)
-    if held.cancel_asked_ns and answer.kind in ("cancelled", "crashed", "timed_out"):
+        return never_started(run)
+    cut_short = answer.kind in ("cancelled", "crashed", "timed_out") and run.terminated_ns > 0
+    if run.timed_out and cut_short:
+        return _failed(run, _timed_out(run, answer), "timed_out", took_seconds, ended_ns)
+    if run.cancel_asked_ns and answer.kind in ("cancelled", "crashed", "timed_out"):
         answer = replace(answer, error_code="cancelled", message="cancelled on request", permanent=False)
-        return _failed(held, answer, "cancelled", took_seconds, ended_ns)
-    if held.memory_bytes and cut_short:
-        return _failed(held, _too_heavy(held, answer), "failed", took_seconds, ended_ns)
-    if held.is_fenced and cut_short:
-        return _failed(held, _fenced(answer), "failed", took_seconds, ended_ns)
+        return _failed(run, answer, "cancelled", took_seconds, ended_ns)
+    if run.memory_bytes and cut_short:
+        return _failed(run, _too_heavy(run, answer), "failed", took_seconds, ended_ns)
+    if run.is_fenced and cut_short:
+        return _failed(run, _fenced(answer), "failed", took_seconds, ended_ns)
     if is_stopping and cut_short:
-        return EndedAttempt(held, "release", answer, "released", True, ended_ns, took_seconds)
+        return EndedAttempt(run, "release", answer, "released", True, ended_ns, took_seconds)
     outcome = "timed_out" if answer.kind == "timed_out" else "failed"
-    return _failed(held, answer, outcome, took_seconds, ended_ns)
+    return _failed(run, answer, outcome, took_seconds, ended_ns)
 
 
-def succeeded(held: RunInFlight, took_seconds: float, ended_ns: int) -> EndedAttempt:
+def succeeded(run: RunInFlight, took_seconds: float, ended_ns: int) -> EndedAttempt:
     """Return what to write of an attempt that returned and told nothing more."""
-    return EndedAttempt(held, "succeed", _RETURNED, "succeeded", True, ended_ns, took_seconds)
+    return EndedAttempt(run, "succeed", _RETURNED, "succeeded", True, ended_ns, took_seconds)
 
 
-def never_started(held: RunInFlight) -> EndedAttempt:
+def never_started(run: RunInFlight) -> EndedAttempt:
     """Return the release of a run that no handler has seen: it costs no attempt."""
     nothing = AttemptResult(kind="cancelled")
     return EndedAttempt(
-        held, "release", nothing, "released", started=False, ended_ns=boottime_ns(), took_seconds=0.0
+        run, "release", nothing, "released", started=False, ended_ns=boottime_ns(), took_seconds=0.0
     )
 
 
 def bystander(
-    held: RunInFlight, answer: AttemptResult, *, took_seconds: float, ended_ns: int
+    run: RunInFlight, answer: AttemptResult, *, took_seconds: float, ended_ns: int
 ) -> EndedAttempt:
     """Return the release of a run whose process was killed for another run's sake: it costs no failure."""
     note = "its process was ended for the sake of another run; this costs the run nothing"
     given = replace(answer, note=note)
-    return EndedAttempt(held, "release", given, "released", True, ended_ns, took_seconds)
+    return EndedAttempt(run, "release", given, "released", True, ended_ns, took_seconds)
 
 
 def _failed(
-    held: RunInFlight, answer: AttemptResult, outcome: str, took: float, ended_ns: int
+    run: RunInFlight, answer: AttemptResult, outcome: str, took: float, ended_ns: int
 ) -> EndedAttempt:
-    delay = delay_seconds(answer, held.backoff, held.failures + 1)
-    return EndedAttempt(held, "fail", answer, outcome, True, ended_ns, took, delay_seconds=delay)
+    delay = delay_seconds(answer, run.backoff, run.failures + 1)
+    return EndedAttempt(run, "fail", answer, outcome, True, ended_ns, took, delay_seconds=delay)
 
 
-def _timed_out(held: RunInFlight, answer: AttemptResult) -> AttemptResult:
-    seconds = held.assignment.timeout_seconds
+def _timed_out(run: RunInFlight, answer: AttemptResult) -> AttemptResult:
+    seconds = run.assignment.timeout_seconds
     message = f"ran longer than its timeout of {seconds:g} s and was stopped"
     return replace(answer, error_code="timed_out", message=message, permanent=False)
 
 
-def _too_heavy(held: RunInFlight, answer: AttemptResult) -> AttemptResult:
-    used = held.memory_bytes / 2**20
-    message = f"held {used:,.0f} MB of memory, where its type may hold {held.memory_mb:,} MB, and was killed"
+def _too_heavy(run: RunInFlight, answer: AttemptResult) -> AttemptResult:
+    used = run.memory_bytes / 2**20
+    message = f"held {used:,.0f} MB of memory, where its type may hold {run.memory_mb:,} MB, and was killed"
     return replace(answer, error_code="memory_limit", message=message, permanent=False)
 
 

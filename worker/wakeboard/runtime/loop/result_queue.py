@@ -21,7 +21,8 @@ from wakeboard.queue.engine.endings import FAIL, RELEASE, SUCCEED
 from wakeboard.queue.engine.fence import NOTE_REFUSAL, STANDING
 from wakeboard.runtime.loop.channel import Rows, Script, Statement, StatementFailed, array, numbers
 from wakeboard.runtime.loop.ended_attempt import EndedAttempt, record_less
-from wakeboard.runtime.loop.in_flight import RunInFlight, boottime_ns
+from wakeboard.core.process.shared_slot import boottime_ns
+from wakeboard.runtime.loop.in_flight import RunInFlight
 
 BATCH = 750
 # What one statement carries; the socket takes it in pieces while the loop goes on.
@@ -40,7 +41,7 @@ MOST_TOLD = 10_000
 WrittenAttempt = tuple[EndedAttempt, str]
 
 
-class Recorder:
+class ResultQueue:
     """The queue of ended attempts and the scripts that write them."""
 
     def __init__(
@@ -74,7 +75,7 @@ class Recorder:
 
     def add(self, ended: EndedAttempt) -> None:
         """Queue an attempt to be written."""
-        if not ended.held.is_forgotten:
+        if not ended.run.is_forgotten:
             self._waiting[ended.move].append(ended)
 
     def add_succeeded(self, ended: Sequence[EndedAttempt]) -> None:
@@ -95,14 +96,14 @@ class Recorder:
     def give_back(self, batch: Sequence[EndedAttempt]) -> None:
         """Put a batch back whose fate is unknown (the connection went): the epoch guards a second try."""
         for ended in reversed(batch):
-            if not ended.held.is_forgotten:
+            if not ended.run.is_forgotten:
                 self._waiting[ended.move].appendleft(ended)
 
     def forget(self) -> None:
         """Leave out attempts that are forgotten: another run may have their number and epoch by now."""
         for move, waiting in self._waiting.items():
-            self._waiting[move] = deque(ended for ended in waiting if not ended.held.is_forgotten)
-        self._parts.keep(lambda ended: not ended.held.is_forgotten)
+            self._waiting[move] = deque(ended for ended in waiting if not ended.run.is_forgotten)
+        self._parts.keep(lambda ended: not ended.run.is_forgotten)
 
     def refuse(self, batch: Sequence[EndedAttempt], error: StatementFailed) -> None:
         """Answer the database's refusal of a batch: halve it; of a single row try less, or give it up.
@@ -110,7 +111,7 @@ class Recorder:
         A refusal that does not speak of a row (a lock or statement timeout, a full disk) costs no answer: the
         batch waits a moment. What was forgotten meanwhile is left out: a later claim may have its epoch.
         """
-        kept = [ended for ended in batch if not ended.held.is_forgotten]
+        kept = [ended for ended in batch if not ended.run.is_forgotten]
         if not kept:
             return
         is_of_row = is_refusal(error)
@@ -136,7 +137,7 @@ class Recorder:
         if missing:
             self.tell(written)
             written = []
-            standing = yield STANDING, (array(ended.held.run_id for ended in missing),)
+            standing = yield STANDING, (array(ended.run.run_id for ended in missing),)
             refused = self._settle(missing, standing)
             for ended in refused:
                 yield NOTE_REFUSAL, _refusal(ended)
@@ -164,11 +165,11 @@ class Recorder:
         self._told.note(
             ended.group.id
             for ended in batch
-            if ended.group and ended.tells and ended.held.assignment[:2] in moved
+            if ended.group and ended.tells and ended.run.assignment[:2] in moved
         )
         written, missing = [], []
         for ended in batch:
-            row = moved.get(ended.held.assignment[:2])
+            row = moved.get(ended.run.assignment[:2])
             if row is None:
                 missing.append(ended)
             else:
@@ -187,24 +188,24 @@ class Recorder:
             ended.group = (
                 None
                 if ended.outcome == "cancelled"
-                else group_of(ended.held.assignment.job_type, _code(ended), answer.message, answer.traceback)
+                else group_of(ended.run.assignment.job_type, _code(ended), answer.message, answer.traceback)
             )
             ended.tells = ended.group is not None and self._told.is_due(ended.group.id)
 
-    def _is_taken(self, row: tuple[Any, ...], held: RunInFlight) -> bool:
+    def _is_taken(self, row: tuple[Any, ...], run: RunInFlight) -> bool:
         """Whether somebody else owns the run now; after a failover that lost a claim, under our own epoch."""
         _, epoch, owner, _ = row
-        return epoch != held.lease_epoch or owner not in (None, self._worker_id)
+        return epoch != run.lease_epoch or owner not in (None, self._worker_id)
 
     def _settle(self, missing: Sequence[EndedAttempt], standing: Rows) -> list[EndedAttempt]:
         """Sort the rows that did not move: busy ones wait a moment; return those that are lost to us."""
         rows = {row[0]: row for row in standing}
         lost = []
         for ended in missing:
-            if ended.held.is_forgotten:
+            if ended.run.is_forgotten:
                 continue
-            row = rows.get(ended.held.run_id)
-            if row is None or self._is_taken(row, ended.held):
+            row = rows.get(ended.run.run_id)
+            if row is None or self._is_taken(row, ended.run):
                 lost.append(ended)
             elif row[3] != Status.RUNNING:
                 self._written([(ended, row[3])])
@@ -244,7 +245,7 @@ def take(queue: deque[EndedAttempt], size: int, room: int = BATCH_CHARACTERS) ->
     batch: list[EndedAttempt] = []
     for _ in range(min(len(queue), size)):
         ended = queue.popleft()
-        if ended.held.is_forgotten:
+        if ended.run.is_forgotten:
             continue
         if ended.not_before > now:
             queue.append(ended)
@@ -266,14 +267,14 @@ def characters(ended: EndedAttempt) -> int:
 
 
 def _refusal(ended: EndedAttempt) -> tuple[bytes, bytes, bytes]:
-    held = ended.held
-    return str(held.run_id).encode(), str(held.lease_epoch).encode(), ended.outcome.encode()
+    run = ended.run
+    return str(run.run_id).encode(), str(run.lease_epoch).encode(), ended.outcome.encode()
 
 
 def _times(batch: Sequence[EndedAttempt]) -> tuple[bytes, bytes, bytes, bytes]:
     """Return ids, epochs, seconds since each ended, seconds each took (both to the microsecond)."""
     now = boottime_ns()
-    assigned = [ended.held.assignment for ended in batch]
+    assigned = [ended.run.assignment for ended in batch]
     return (
         numbers([assignment[0] for assignment in assigned]),
         _alike([assignment[1] for assignment in assigned]),
@@ -289,8 +290,8 @@ def _microseconds(values: Sequence[int]) -> bytes:
 
 def _rules(batch: Sequence[EndedAttempt]) -> tuple[bytes, bytes]:
     return (
-        _alike([ended.held.max_attempts for ended in batch]),
-        _alike([ended.held.assignment[9] for ended in batch]),
+        _alike([ended.run.max_attempts for ended in batch]),
+        _alike([ended.run.assignment[9] for ended in batch]),
     )
 
 

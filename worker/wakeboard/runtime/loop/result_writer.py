@@ -14,8 +14,9 @@ from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claim_planner import ClaimPlanner
 from wakeboard.runtime.loop.connections import LoopConnection
 from wakeboard.runtime.loop.ended_attempt import EndedAttempt
-from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
-from wakeboard.runtime.loop.result_queue import Recorder, WrittenAttempt
+from wakeboard.core.process.shared_slot import boottime_ns
+from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight
+from wakeboard.runtime.loop.result_queue import ResultQueue, WrittenAttempt
 
 # While so many are still held, a statement waits until so many have ended, but no longer than this.
 STILL_HELD = 300
@@ -29,13 +30,13 @@ LOOK_SECONDS = 0.5
 _EVENTS = {"dead": "dead", "cancelled": "cancelled", "queued": "release", "succeeded": "succeed"}
 
 
-class Writer:
+class ResultWriter:
     """Writes ended attempts on one connection."""
 
     def __init__(
         self,
         connection: LoopConnection,
-        holdings: RunsInFlight,
+        in_flight: RunsInFlight,
         claims: ClaimPlanner,
         claim_state: ClaimState,
         worker_id: str,
@@ -45,9 +46,9 @@ class Writer:
         """``gather_seconds``: how long after a statement fewer than ENOUGH_ENDED wait for the next one."""
         self._connection = connection
         self._claims, self._claim_state = claims, claim_state
-        self._holdings = holdings
+        self._in_flight = in_flight
         self._worker_id = worker_id
-        self.recorder = Recorder(worker_id, self._written, self._refused, self._gave_up)
+        self.queue = ResultQueue(worker_id, self._written, self._refused, self._gave_up)
         self._warnings = RepeatedWarnings()
         self._gather_seconds = gather_seconds
         self._sent_at = -gather_seconds
@@ -73,27 +74,27 @@ class Writer:
     @property
     def is_clear(self) -> bool:
         """Whether nothing waits to be written and nothing is being written."""
-        return not len(self.recorder) and self._connection.is_quiet
+        return not len(self.queue) and self._connection.is_quiet
 
     def add(self, ended: EndedAttempt) -> None:
         """Queue an attempt to be written."""
-        self.recorder.add(ended)
+        self.queue.add(ended)
 
     def add_succeeded(self, ended: Sequence[EndedAttempt]) -> None:
         """Queue attempts that succeeded to be written."""
-        self.recorder.add_succeeded(ended)
+        self.queue.add_succeeded(ended)
 
     def forget(self) -> None:
         """Write nothing of attempts that are forgotten."""
-        self.recorder.forget()
+        self.queue.forget()
         self.may_write_forgotten = self._is_writing
 
     def step(self) -> None:
         """Send what arrived while the last batch was being committed, when it is worth a statement."""
         self._look()
-        if not len(self.recorder) or not self._connection.is_free or self.seconds_to_send > 0:
+        if not len(self.queue) or not self._connection.is_free or self.seconds_to_send > 0:
             return
-        batch = self.recorder.next_batch()
+        batch = self.queue.next_batch()
         if not batch:
             return
         self._sent_at = monotonic()
@@ -107,9 +108,9 @@ class Writer:
             ended()
             if isinstance(failure, StatementFailed):
                 self._tell(batch, failure)
-                self.recorder.refuse(batch, failure)
+                self.queue.refuse(batch, failure)
             else:
-                self.recorder.give_back(batch)
+                self.queue.give_back(batch)
 
         def done(written: Sequence[WrittenAttempt]) -> None:
             ended()
@@ -117,11 +118,11 @@ class Writer:
                 self._is_taken(batch[0].move)
             # The next batch first: to log and to forget hundreds of runs takes as long as a statement.
             self.step()
-            self.recorder.tell(written)
+            self.queue.tell(written)
 
         self._is_writing = True
         self._sending = batch
-        self._connection.channel.run(self.recorder.script(batch), done, failed)
+        self._connection.channel.run(self.queue.script(batch), done, failed)
 
     @property
     def seconds_to_send(self) -> float:
@@ -130,25 +131,25 @@ class Writer:
         Only while STILL_HELD others are held: a statement costs as much as writing thirty rows. What ends by
         itself is sent at once.
         """
-        ended = len(self.recorder)
-        if ended >= ENOUGH_ENDED or len(self._holdings) - ended < STILL_HELD:
+        ended = len(self.queue)
+        if ended >= ENOUGH_ENDED or len(self._in_flight) - ended < STILL_HELD:
             return 0.0
         return max(0.0, self._sent_at + self._gather_seconds - monotonic())
 
     def _written(self, written: Sequence[WrittenAttempt]) -> None:
         self.written(written)
-        self._wrote([ended.held for ended, _ in written])
+        self._wrote([ended.run for ended, _ in written])
 
     def written(self, written: Sequence[WrittenAttempt]) -> None:
         """Take note of what is written: hold it no more, and log it."""
-        helds = [ended.held for ended, _ in written]
-        self._holdings.drop(helds)
+        runs = [ended.run for ended, _ in written]
+        self._in_flight.remove(runs)
         succeeded: list[log.Moved] = []
         came_back = False
         for ended, status in written:
-            held, answer = ended.held, ended.answer
+            run, answer = ended.run, ended.answer
             if status == "succeeded" and answer.error_code is None and answer.message is None:
-                assignment = held.assignment
+                assignment = run.assignment
                 succeeded.append((assignment[0], assignment[3], assignment[2], ended.took_seconds))
                 continue
             delay = ended.delay_seconds if status == "failed" else None
@@ -156,22 +157,22 @@ class Writer:
             if ended.move == "release" and status == "queued":
                 came_back = came_back or not ended.started
                 code, why = None, _why(ended)
-            log_end(held, _EVENTS.get(status, "fail"), self._worker_id, ended.took_seconds, code, why, delay)
+            log_end(run, _EVENTS.get(status, "fail"), self._worker_id, ended.took_seconds, code, why, delay)
         log.run_moves("succeed", self._worker_id, succeeded)
         if came_back:
             # They are due again.
             self._claim_state.wake()
 
-    def committed(self, held: RunInFlight, seconds: float) -> None:
+    def committed(self, run: RunInFlight, seconds: float) -> None:
         """Take note of a run whose ``transaction()`` has written its end."""
-        log_end(held, "succeed", self._worker_id, seconds)
-        self._wrote([held])
+        log_end(run, "succeed", self._worker_id, seconds)
+        self._wrote([run])
 
     def _wrote(self, written: Sequence[RunInFlight]) -> None:
         """Tell those who plan claims of runs whose rows need us no more."""
         self._claims.wrote(len(written))
         limited = self._claims.limited
-        makes_room = bool(limited) and any(held.assignment.job_type in limited for held in written)
+        makes_room = bool(limited) and any(run.assignment.job_type in limited for run in written)
         self._claim_state.run_ended(makes_room=makes_room)
 
     def _look(self) -> None:
@@ -180,7 +181,7 @@ class Writer:
         if now - self._looked_at < LOOK_SECONDS:
             return
         self._looked_at = now
-        waiting = [*self.recorder.waiting(), *self._sending]
+        waiting = [*self.queue.waiting(), *self._sending]
         oldest = min((ended.ended_ns for ended in waiting), default=None)
         self._waiting_since = None if oldest is None else now - max(0, boottime_ns() - oldest) / 1e9
         if self._refused_moves:
@@ -191,43 +192,43 @@ class Writer:
     def _is_taken(self, move: str) -> None:
         """A batch of ``move`` is written, after others were refused."""
         if self._refused_moves.pop(move, None) is not None and not self._refused_moves:
-            log.note("The database takes the answers again.", waiting=len(self.recorder) or None)
+            log.note("The database takes the answers again.", waiting=len(self.queue) or None)
 
     def _tell(self, batch: Sequence[EndedAttempt], failure: StatementFailed) -> None:
         """Log that a batch was refused; of what is refused for one of its rows, who that is."""
-        why, held = reason(failure), batch[0].held
+        why, run = reason(failure), batch[0].run
         if not is_refusal(failure):
             self._refused_moves[batch[0].move] = f"Answers cannot be written: {why}"
             self._warnings.warn(
                 (batch[0].move, why),
                 "The database refused a batch of answers; trying it again. Nothing is lost meanwhile.",
-                answers=batch[0].move, waiting=len(self.recorder) + len(batch), error=why,
+                answers=batch[0].move, waiting=len(self.queue) + len(batch), error=why,
             )  # fmt: skip
         elif len(batch) == 1:
             self._warnings.warn(
-                held.run_id, "The database refuses how a run ended; the others are written.",
-                run_id=held.run_id, job_type=held.assignment.job_type, attempt=held.assignment.attempt,
+                run.run_id, "The database refuses how a run ended; the others are written.",
+                run_id=run.run_id, job_type=run.assignment.job_type, attempt=run.assignment.attempt,
                 outcome=batch[0].outcome, error=why,
             )  # fmt: skip
 
     def _gave_up(self, ended: EndedAttempt) -> None:
         """Hold a run no more whose end may not be written: its lease ends by itself."""
-        held = ended.held
-        self._holdings.give_up([held.assignment[:2]])
+        run = ended.run
+        self._in_flight.abandon([run.assignment[:2]])
         log.warn(
             "A run's end cannot be written; it is left to whoever takes back ended leases.",
-            run_id=held.run_id, job_type=held.assignment.job_type, attempt=held.assignment.attempt,
+            run_id=run.run_id, job_type=run.assignment.job_type, attempt=run.assignment.attempt,
         )  # fmt: skip
-        self._wrote([held])
+        self._wrote([run])
 
     def _refused(self, ended: EndedAttempt) -> None:
-        held = ended.held
-        self._holdings.drop([held])
+        run = ended.run
+        self._in_flight.remove([run])
         log.warn(
-            "A late answer was refused: the lease was lost.", run_id=held.run_id,
-            attempt=held.assignment.attempt, outcome=ended.outcome,
+            "A late answer was refused: the lease was lost.", run_id=run.run_id,
+            attempt=run.assignment.attempt, outcome=ended.outcome,
         )  # fmt: skip
-        self._wrote([held])
+        self._wrote([run])
 
 
 def _why(ended: EndedAttempt) -> str:
@@ -238,7 +239,7 @@ def _why(ended: EndedAttempt) -> str:
 
 
 def log_end(
-    held: RunInFlight,
+    run: RunInFlight,
     event: str,
     worker_id: str,
     seconds: float,
@@ -247,7 +248,7 @@ def log_end(
     delay_seconds: float | None = None,
 ) -> None:
     """Log the end of an attempt: how long it took, the error and when it is tried again."""
-    run_id, _, attempt, job_type, *_ = held.assignment
+    run_id, _, attempt, job_type, *_ = run.assignment
     log.move(
         event, run_id=run_id, job_type=job_type, attempt=attempt,
         worker_id=worker_id, duration_seconds=seconds, error_code=code,

@@ -1,6 +1,6 @@
 """The slots of one worker: what each was sent, what came back, and what that means for the run.
 
-Joins the children (processes) with the holdings (leases). Sends no statement: ended attempts are left to
+Joins the children (processes) with the runs in flight (leases). Sends no statement: ended attempts are left to
 ``turnover`` and ``writer``.
 """
 
@@ -23,11 +23,11 @@ from wakeboard.runtime.loop.in_flight import (
     RunInFlight,
     RunsInFlight,
     boottime_ns,
-    held_from_row,
+    run_from_row,
     is_past_fence,
 )
-from wakeboard.runtime.loop.deferred_results import Turnover
-from wakeboard.runtime.loop.result_writer import Writer
+from wakeboard.runtime.loop.deferred_results import DeferredResults
+from wakeboard.runtime.loop.result_writer import ResultWriter
 from wakeboard.runtime.processes.children import Children
 from wakeboard.runtime.processes.events import Died, Finished, Returned
 
@@ -48,11 +48,11 @@ class Slots:
     def __init__(
         self,
         children: Children,
-        holdings: RunsInFlight,
+        in_flight: RunsInFlight,
         claims: ClaimPlanner,
         claim_state: ClaimState,
-        turnover: Turnover,
-        writer: Writer,
+        turnover: DeferredResults,
+        writer: ResultWriter,
         *,
         worker_id: str,
         lease_seconds: float,
@@ -64,7 +64,7 @@ class Slots:
         self._idle_deaths = 0
         self._pause_seconds, self._paused_until = PAUSE_SECONDS, 0.0
         self._children = children
-        self._holdings = holdings
+        self._in_flight = in_flight
         self._claims = claims
         self._worker_id = worker_id
         self._lease_seconds = lease_seconds
@@ -80,10 +80,10 @@ class Slots:
         An answer that came when the worker had begun to stop, or the lease may be about to end, goes back.
         """
         claimed = [
-            held_from_row(row, self._claims.policies, self._worker_id, self._lease_seconds, sent_ns, listed)
+            run_from_row(row, self._claims.policies, self._worker_id, self._lease_seconds, sent_ns, listed)
             for row in rows
         ]
-        if again := self._holdings.add(claimed):
+        if again := self._in_flight.add(claimed):
             self._tell_forgotten(len(again))
             self._stop(again)
         kept = claimed if self._may_start(sent_ns) else self._kept(claimed)
@@ -99,11 +99,11 @@ class Slots:
         """Return what may start, one by one; the rest goes back."""
         now = boottime_ns()
         kept: list[RunInFlight] = []
-        for held in claimed:
-            if self.is_stopping or held.is_past_fence(now):
-                self._turnover.add(never_started(held))
+        for run in claimed:
+            if self.is_stopping or run.is_past_fence(now):
+                self._turnover.add(never_started(run))
             else:
-                kept.append(held)
+                kept.append(run)
         return kept
 
     def _share_out(self, claimed: Sequence[RunInFlight]) -> dict[int, list[Assignment]]:
@@ -111,7 +111,7 @@ class Slots:
 
         Returns what is to be sent to each slot.
         """
-        job_types = {held.assignment.job_type for held in claimed}
+        job_types = {run.assignment.job_type for run in claimed}
         slow = {job_type: not self._claims.is_quick(job_type) for job_type in job_types}
         back: list[RunInFlight] = []
         burdens = [(load.slow, load.outstanding, load.slot) for load in self.loads]
@@ -125,16 +125,16 @@ class Slots:
                 # It came ahead: a worker that is killed would cost it its only try unseen.
                 back.append(first)
                 continue
-            for held in handful:
-                held.is_slow, held.slot = is_slow, slot
+            for run in handful:
+                run.is_slow, run.slot = is_slow, slot
                 outstanding += 1
-                chosen.setdefault(slot, []).append(held.assignment)
+                chosen.setdefault(slot, []).append(run.assignment)
             heapreplace(burdens, (slows + is_slow, outstanding, slot))
         for slows, outstanding, slot in burdens:
             self.loads[slot].slow, self.loads[slot].outstanding = slows, outstanding
-        for held in back:
-            self._claims.met_only_try(held.assignment.job_type)
-            self._turnover.add(never_started(held))
+        for run in back:
+            self._claims.met_only_try(run.assignment.job_type)
+            self._turnover.add(never_started(run))
         return chosen
 
     def step(self) -> None:
@@ -148,15 +148,15 @@ class Slots:
                     # It is about to begin one, and waits for the database to strike it off.
                     self._children.take_back(load.slot)
                 continue
-            held = self._holdings.get(started.run_id, started.lease_epoch)
-            if held is None or held.slot != load.slot:
+            run = self._in_flight.get(started.run_id, started.lease_epoch)
+            if run is None or run.slot != load.slot:
                 continue
             is_long = now - started.started_ns >= LONG_NS
-            if is_long and not held.is_slow:
-                held.is_slow = True
+            if is_long and not run.is_slow:
+                run.is_slow = True
                 load.slow += 1
-                self._claims.observe(held, (now - started.started_ns) / 1e9)
-            is_slow = is_long or not self._claims.is_quick(held.assignment.job_type)
+                self._claims.observe(run, (now - started.started_ns) / 1e9)
+            is_slow = is_long or not self._claims.is_quick(run.assignment.job_type)
             if load.outstanding > 1 and (is_slow or now - self._waits_since_ns(load.slot) >= WAITED_NS):
                 for assignment in self._children.take_back(load.slot):
                     behind = self._free(load.slot, assignment.run_id, assignment.lease_epoch)
@@ -166,20 +166,20 @@ class Slots:
     def _waits_since_ns(self, slot: int) -> int:
         """Return when the run was claimed that comes next in a slot."""
         _, waiting, *_ = self._children.outstanding(slot)
-        held = self._holdings.get(waiting.run_id, waiting.lease_epoch)
-        return boottime_ns() if held is None else held.claimed_ns
+        run = self._in_flight.get(waiting.run_id, waiting.lease_epoch)
+        return boottime_ns() if run is None else run.claimed_ns
 
     def _free(self, slot: int, run_id: int, lease_epoch: int) -> RunInFlight | None:
         """Take a run off its slot; None when it is not there (any more)."""
-        held = self._holdings.get(run_id, lease_epoch)
-        if held is None or held.slot != slot:
+        run = self._in_flight.get(run_id, lease_epoch)
+        if run is None or run.slot != slot:
             return None
-        self._take_off(slot, held)
-        return held
+        self._take_off(slot, run)
+        return run
 
     def forget(self, attempts: Iterable[tuple[int, int]]) -> None:
         """Stop the handlers of attempts that the database does not know of, and write nothing of them."""
-        if gone := self._holdings.forget(attempts):
+        if gone := self._in_flight.forget(attempts):
             self._tell_forgotten(len(gone))
             self._stop(gone)
 
@@ -192,10 +192,10 @@ class Slots:
 
     def _stop(self, gone: Iterable[RunInFlight]) -> None:
         slots = set()
-        for held in gone:
-            if held.slot is not None:
-                slots.add(held.slot)
-                self._take_off(held.slot, held)
+        for run in gone:
+            if run.slot is not None:
+                slots.add(run.slot)
+                self._take_off(run.slot, run)
         for slot in slots:
             self._clearing[slot] = monotonic() + CLEARED_SECONDS
             self._children.kill(slot)
@@ -208,42 +208,42 @@ class Slots:
             until > monotonic() for until in self._clearing.values()
         )
 
-    def _take_off(self, slot: int, held: RunInFlight) -> None:
+    def _take_off(self, slot: int, run: RunInFlight) -> None:
         load = self.loads[slot]
         load.outstanding -= 1
-        load.slow -= held.is_slow
-        held.slot = None
+        load.slow -= run.is_slow
+        run.slot = None
 
     def finished(self, event: Finished) -> None:
         """A child answered."""
         slot, assignment, answer, started_ns, finished_ns = event
-        held = self._free(slot, assignment[0], assignment[1])
-        if held is not None:
+        run = self._free(slot, assignment[0], assignment[1])
+        if run is not None:
             if self._idle_deaths:
                 self._live_again()
             seconds = max(0.0, (finished_ns - started_ns) / 1e9)
             if answer.kind != "unbegun":
-                self._claims.observe(held, seconds)
+                self._claims.observe(run, seconds)
             elif answer.message is not None and self._claims.pause_only_tries(assignment.job_type):
                 log.warn(
                     "A process cannot tell the database what it begins: for a minute no runs of a type with "
                     "single tries are claimed ahead.",
-                    run_id=held.run_id, job_type=assignment.job_type, error=answer.message,
+                    run_id=run.run_id, job_type=assignment.job_type, error=answer.message,
                 )  # fmt: skip
-            self._settle(held, answer, seconds, finished_ns)
+            self._settle(run, answer, seconds, finished_ns)
 
     def returned(self, event: Returned) -> None:
         """A child answered that these returned."""
         slot, attempts = event
         ended: list[EndedAttempt] = []
         slow = 0
-        helds = self._holdings.of([assignment for assignment, _, _ in attempts])
-        for held, (_, started_ns, finished_ns) in zip(helds, attempts, strict=True):
-            if held is None or held.slot != slot:
+        runs = self._in_flight.find([assignment for assignment, _, _ in attempts])
+        for run, (_, started_ns, finished_ns) in zip(runs, attempts, strict=True):
+            if run is None or run.slot != slot:
                 continue
-            held.slot = None
-            slow += held.is_slow
-            ended.append(succeeded(held, max(0, finished_ns - started_ns) / 1e9, finished_ns))
+            run.slot = None
+            slow += run.is_slow
+            ended.append(succeeded(run, max(0, finished_ns - started_ns) / 1e9, finished_ns))
         if ended:
             load = self.loads[slot]
             load.outstanding -= len(ended)
@@ -260,16 +260,16 @@ class Slots:
         if event.running is not None:
             if self._idle_deaths:
                 self._live_again()
-            held = self._free(event.slot, event.running.run_id, event.running.lease_epoch)
-            if held is not None:
+            run = self._free(event.slot, event.running.run_id, event.running.lease_epoch)
+            if run is not None:
                 seconds = max(0.0, (now - event.started_ns) / 1e9) if event.started_ns else 0.0
                 if event.unstarted and not event.by_order:
                     # Each such end gives back all that waits: it costs as much as a long run.
-                    self._claims.observe(held, LONG_SECONDS)
-                if event.by_order and not held.killed_ns:
-                    self._turnover.add(bystander(held, event.answer, took_seconds=seconds, ended_ns=now))
+                    self._claims.observe(run, LONG_SECONDS)
+                if event.by_order and not run.killed_ns:
+                    self._turnover.add(bystander(run, event.answer, took_seconds=seconds, ended_ns=now))
                 else:
-                    self._settle(held, event.answer, seconds, now)
+                    self._settle(run, event.answer, seconds, now)
         elif event.unstarted and not event.by_order and not event.has_begun:
             self._died_idle(event)
         again: list[Assignment] = []
@@ -277,9 +277,9 @@ class Slots:
             if event.in_order and self._may_begin_again(event.slot, assignment, now):
                 again.append(assignment)
                 continue
-            held = self._free(event.slot, assignment.run_id, assignment.lease_epoch)
-            if held is not None:
-                self._turnover.add(never_started(held))
+            run = self._free(event.slot, assignment.run_id, assignment.lease_epoch)
+            if run is not None:
+                self._turnover.add(never_started(run))
         if again:
             self._children.send(event.slot, again)
 
@@ -288,10 +288,10 @@ class Slots:
 
         Not while children end and end, and start nothing.
         """
-        held = self._holdings.get(assignment.run_id, assignment.lease_epoch)
-        if held is None or held.slot != slot or held.is_lost:
+        run = self._in_flight.get(assignment.run_id, assignment.lease_epoch)
+        if run is None or run.slot != slot or run.is_lost:
             return False
-        return not self.is_stopping and self._idle_deaths < IDLE_DEATHS and not held.is_past_fence(now_ns)
+        return not self.is_stopping and self._idle_deaths < IDLE_DEATHS and not run.is_past_fence(now_ns)
 
     def _died_idle(self, event: Died) -> None:
         """A child that dies before it starts anything, again and again, must not spin: say so, and claim
@@ -312,23 +312,23 @@ class Slots:
         self._idle_deaths, self._pause_seconds, self._paused_until = 0, PAUSE_SECONDS, 0.0
         self._claim_state.unhinder()
 
-    def _settle(self, held: RunInFlight, answer: AttemptResult, seconds: float, ended_ns: int) -> None:
-        ended = decide(held, answer, took_seconds=seconds, ended_ns=ended_ns, is_stopping=self.is_stopping)
+    def _settle(self, run: RunInFlight, answer: AttemptResult, seconds: float, ended_ns: int) -> None:
+        ended = decide(run, answer, took_seconds=seconds, ended_ns=ended_ns, is_stopping=self.is_stopping)
         if ended is None:
-            self._holdings.drop([held])
-            self._turnover.committed(held, seconds)
+            self._in_flight.remove([run])
+            self._turnover.committed(run, seconds)
             if answer.error_code is not None:
-                _warn_of_aftermath(held, answer)
+                _warn_of_aftermath(run, answer)
         else:
             self._turnover.add(ended)
 
-    def progress(self, held: RunInFlight) -> tuple[int, int] | None:
+    def progress(self, run: RunInFlight) -> tuple[int, int] | None:
         """Return how far an attempt has come, when it is the one its slot runs. Safe from any thread."""
-        slot = held.slot
+        slot = run.slot
         started = None if slot is None else self._children.current(slot)
         if slot is None or started is None:
             return None
-        if (started.run_id, started.lease_epoch) != held.assignment[:2]:
+        if (started.run_id, started.lease_epoch) != run.assignment[:2]:
             return None
         return self._children.progress(slot)
 
@@ -342,31 +342,31 @@ def _handfuls(claimed: Sequence[RunInFlight], brief: Mapping[str, float]) -> Ite
     any other by itself, as one with a single try that is not listed."""
     handful: list[RunInFlight] = []
     left = 0.0
-    for held in claimed:
-        stands_alone = held.max_attempts == 1 and not held.assignment.is_listed
-        seconds = inf if stands_alone else brief.get(held.assignment.job_type, inf)
+    for run in claimed:
+        stands_alone = run.max_attempts == 1 and not run.assignment.is_listed
+        seconds = inf if stands_alone else brief.get(run.assignment.job_type, inf)
         left -= seconds
         if left < 0 and handful:
             yield handful
             handful = []
         if not handful:
             left = HANDFUL_SECONDS - seconds
-        handful.append(held)
+        handful.append(run)
     if handful:
         yield handful
 
 
-def _warn_of_aftermath(held: RunInFlight, answer: AttemptResult) -> None:
+def _warn_of_aftermath(run: RunInFlight, answer: AttemptResult) -> None:
     """Say what failed after a run had finished itself: its outcome stands, so nothing else tells of it."""
     log.warn(
         "Code after the handler's transaction() failed. The run has succeeded; nothing of this is recorded.",
-        run_id=held.run_id,
-        job_type=held.assignment.job_type,
+        run_id=run.run_id,
+        job_type=run.assignment.job_type,
         error_code=answer.error_code,
         reason=answer.message,
     )
 
 
-def _moved(held: RunInFlight) -> log.Moved:
-    assignment = held.assignment
+def _moved(run: RunInFlight) -> log.Moved:
+    assignment = run.assignment
     return assignment[0], assignment[3], assignment[2], None
