@@ -10,19 +10,19 @@ import pytest
 
 from tests.support.factories import Connection, a_run, a_type, attempts, row, rows, status
 from tests.support.postgres.write_refusals import refuse, refuse_at_commit, result_of
-from tests.support.workers.result_recorder import Desk, succeeded, write
+from tests.support.workers.result_queues import Desk, succeeded, write
 from wakeboard.database import db
 from wakeboard.runtime.loop.channel import Channel, ChannelLost
-from wakeboard.runtime.loop.claim_batch import ClaimResult, claim_script
+from wakeboard.runtime.loop.claim_batch import ClaimBatch, ClaimResult
 from wakeboard.runtime.loop.claim_cursor import ClaimCursor
-from wakeboard.runtime.loop.claim_state import ClaimState
 from wakeboard.runtime.loop.claim_planner import ClaimPlan, ClaimPlanner
 from wakeboard.runtime.loop.connections import LoopConnection
+from wakeboard.runtime.loop.deferred_results import DeferredResults, ResultsWithClaim
 from wakeboard.runtime.loop.ended_attempt import EndedAttempt
 from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, run_from_row
 from wakeboard.runtime.loop.result_queue import ResultQueue
-from wakeboard.runtime.loop.deferred_results import ResultsWithClaim, DeferredResults
 from wakeboard.runtime.loop.result_writer import ResultWriter
+from wakeboard.runtime.worker import Worker
 
 SENTENCE = "not this one"
 
@@ -34,19 +34,18 @@ def channel(database: str) -> Iterator[Channel]:
     opened.close()
 
 
-def a_turnover(claims: ClaimPlanner) -> tuple[DeferredResults, ResultQueue, ClaimState]:
-    """Return a turnover without a connection, what else waits to be written, and what the claimer hears."""
-    state = ClaimState()
+def deferred_results(planner: ClaimPlanner) -> tuple[DeferredResults, ResultQueue]:
+    """Return the deferred results of a writer without a connection, and the writer's queue."""
     connection = LoopConnection("postgresql://nowhere", "finish", lambda _: None)
-    writer = ResultWriter(connection, RunsInFlight(), claims, state, "w1")
-    return DeferredResults(writer, claims, state), writer.queue, state
+    writer = ResultWriter(connection, RunsInFlight(), planner, "w1")
+    return writer.deferred, writer.queue
 
 
 def claim(channel: Channel, ends: ResultsWithClaim | None = None, limit: int = 4) -> ClaimResult:
     """Claim runs of the type mail, which has a limit, and write ``ends`` with them."""
-    script = claim_script(
-        ClaimPlan([], limit, limited=["mail"]), "w1", 30, ClaimCursor(), announce=None, ends=ends
-    )
+    script = ClaimBatch(
+        ClaimPlan([], limit, limited=["mail"]), Worker("w1"), ClaimCursor(), results=ends
+    ).script()
     claimed = result_of(channel, script)
     assert isinstance(claimed, ClaimResult)
     return claimed
@@ -136,7 +135,7 @@ def test_ends_that_no_claim_takes_along_are_written_in_the_same_round(
 ) -> None:
     made = some_runs(connection, 2)
     ends = ResultsWithClaim(Desk().queue, ended(claim(channel)))
-    script = claim_script(ClaimPlan([], 4), "w1", 30, ClaimCursor(), announce=None, ends=ends)
+    script = ClaimBatch(ClaimPlan([], 4), Worker("w1"), ClaimCursor(), results=ends).script()
     assert result_of(channel, script).rows == []
     assert [status(connection, one) for one in made] == ["succeeded"] * 2
 
@@ -164,9 +163,9 @@ def test_ends_whose_claim_gives_no_answer_are_written_again_by_themselves(
     desk = Desk()
     ends = ResultsWithClaim(desk.queue, ended(claim(channel)))
     told: list[Any] = []
-    script = claim_script(
-        ClaimPlan([], 4, limited=["mail"]), "w1", 30, ClaimCursor(), announce=None, ends=ends
-    )
+    script = ClaimBatch(
+        ClaimPlan([], 4, limited=["mail"]), Worker("w1"), ClaimCursor(), results=ends
+    ).script()
     channel.run(script, told.append, told.append)
     # The database has done it, and the answer does not come, or comes later.
     select.select([channel.fileno()], [], [], 10)
@@ -184,31 +183,32 @@ def test_ends_whose_claim_gives_no_answer_are_written_again_by_themselves(
 
 
 def test_runs_that_are_over_in_a_moment_are_waited_for_and_others_are_not() -> None:
-    made = ClaimPlanner(2, limited=["mail"])
-    turnover, *_ = a_turnover(made)
+    made = ClaimPlanner(2, limited_types=["mail"])
+    deferred, _ = deferred_results(made)
     brief = [(run_id, 1, 1, 0, "mail", "{}", *[None] * 9) for run_id in (1, 2)]
-    turnover.handed_out(brief)
-    assert turnover.seconds_to_gather == 0, "nobody knows yet how long they take"
+    deferred.note_handed_out(brief)
+    assert deferred.seconds_to_gather == 0, "nobody knows yet how long they take"
     first, second = (run_from_row(one, {}, "w1", 30, 0) for one in brief)
     for _ in range(20):
         made.observe(first, 0.0001)
-    turnover.handed_out(brief)
-    assert turnover.seconds_to_gather > 0
-    turnover.add(succeeded(first))
-    assert turnover.seconds_to_gather > 0
-    turnover.add(succeeded(second))
-    assert turnover.seconds_to_gather == 0, "all have ended"
+    deferred.note_handed_out(brief)
+    assert deferred.seconds_to_gather > 0
+    deferred.add(succeeded(first))
+    assert deferred.seconds_to_gather > 0
+    deferred.add(succeeded(second))
+    assert deferred.seconds_to_gather == 0, "all have ended"
 
 
 def test_only_what_ends_of_a_type_with_a_limit_waits_for_a_claim() -> None:
-    turnover, queue, state = a_turnover(ClaimPlanner(2, limited=["mail"]))
-    state.is_hungry = False
+    planner = ClaimPlanner(2, limited_types=["mail"])
+    deferred, queue = deferred_results(planner)
+    planner.demand.is_wanted = False
     mail, report = (
         run_from_row((1, 1, 1, 0, name, "{}", *[None] * 9), {}, "w1", 30, 0) for name in ("mail", "report")
     )
-    turnover.add_succeeded([succeeded(report)])
-    assert (len(queue), state.is_hungry) == (1, False)
-    turnover.add_succeeded([succeeded(mail)])
-    assert (len(queue), state.is_hungry) == (1, True), "the claim is sent at once"
-    turnover.let_go()
+    deferred.add_succeeded([succeeded(report)])
+    assert (len(queue), planner.demand.is_wanted) == (1, False)
+    deferred.add_succeeded([succeeded(mail)])
+    assert (len(queue), planner.demand.is_wanted) == (1, True), "the claim is sent at once"
+    deferred.flush()
     assert len(queue) == 2

@@ -8,8 +8,8 @@ import pytest
 
 from tests.support.workers.ended_attempts import decided, held
 from wakeboard.core.outcome import PLAIN, AttemptResult, Kind
-from wakeboard.runtime.loop.ended_attempt import bystander, decide
 from wakeboard.core.process.shared_slot import boottime_ns
+from wakeboard.runtime.loop.ended_attempt import decide_end, release_bystander
 
 
 @pytest.mark.parametrize(
@@ -54,18 +54,20 @@ def test_a_run_that_was_too_heavy_says_by_how_much() -> None:
 
 
 def test_a_run_whose_process_was_killed_for_another_is_given_back_and_says_why() -> None:
-    ended = bystander(held(), AttemptResult("crashed", "killed"), took_seconds=1, ended_ns=boottime_ns())
+    ended = release_bystander(
+        held(), AttemptResult("crashed", "killed"), took_seconds=1, ended_ns=boottime_ns()
+    )
     assert (ended.move, ended.outcome, ended.started) == ("release", "released", True)
     assert "another run" in (ended.answer.note or "")
 
 
 def test_what_a_transaction_has_finished_is_not_written_again() -> None:
-    assert decide(held(), PLAIN["committed"], took_seconds=1, ended_ns=1, is_stopping=False) is None
+    assert decide_end(held(), PLAIN["committed"], took_seconds=1, ended_ns=1, is_stopping=False) is None
 
 
 def test_the_delay_is_the_types_rule_or_what_the_handler_asked_for() -> None:
     assert decided("raised").delay_seconds == 7
     answer = AttemptResult("raised", error_code="busy", retry_after_seconds=90)
-    ended = decide(held(), answer, took_seconds=1, ended_ns=1, is_stopping=False)
+    ended = decide_end(held(), answer, took_seconds=1, ended_ns=1, is_stopping=False)
     assert ended is not None
     assert ended.delay_seconds == 90

@@ -183,7 +183,7 @@ def test_a_process_tells_a_group_once_a_minute(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_is_remembered_of_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(result_queue, "MOST_TOLD", 3)
+    monkeypatch.setattr(result_queue, "MOST_GROUPS", 3)
     known = ErrorGroupThrottle()
     for number in range(1000):
         known.note([number])

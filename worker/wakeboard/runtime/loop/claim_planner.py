@@ -1,10 +1,10 @@
-"""What to claim next: how many, of which types, in which order. Decides; sends nothing.
+"""What to claim next: how many runs of which types, in which order, and whether a claim is wanted at all.
 
-A run is claimed for a free slot. Types whose runs are quick are claimed ahead of need, about a quarter of a
-second's worth per slot. A wrong guess is cheap: what waits for long, or behind a run that goes on for long,
-is given back (``slots``), and which runs with a single try have not begun stands on a list
-(``engine.unbegun``). So a type counts as quick until its runs say otherwise, the last few decide, and how
-many are claimed ahead is learned from all runs of the worker.
+A run is claimed for a free slot. Runs of quick types are claimed ahead of need, about a quarter of a second's
+work per slot. A wrong guess costs little: a run that waits for long, or behind a long run, is given back
+(``slots``), and a list shows which runs with a single try have not begun (``queue.engine.unbegun``). So a
+type counts as quick until its last few runs show otherwise, and how many are claimed ahead follows from all
+runs of the worker. Nothing is sent here.
 """
 
 from __future__ import annotations
@@ -18,57 +18,105 @@ from wakeboard.runtime.loop.claim_cursor import JOB_TYPE, PAYLOAD
 from wakeboard.runtime.loop.ended_attempt import EndedAttempt
 from wakeboard.runtime.loop.in_flight import Policy, RunInFlight
 
-# One statement text per size, so that few are prepared; each is a literal LIMIT.
+# One statement text per size (a literal LIMIT), so that few are prepared.
 SIZES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 100, 150, 200, 300, 500, 750)
-# So many at most are claimed ahead for one slot and for all (for more slots than that, one for each): what a
-# killed worker leaves to its leases. Nothing is claimed ahead beyond MOST_HELD together with what has ended
-# and is not written yet, and nothing at all while so much waits to be written.
+# The most runs claimed ahead for one slot and for all slots; with more slots than that, one for each. They
+# are what a killed worker leaves to its leases.
 AHEAD_PER_SLOT, AHEAD = 1125, 2250
-MOST_HELD = 4500
-# So many letters of payloads at most are claimed ahead; a claim with fewer than some tells nothing new.
-LETTERS_AHEAD, FEW_LETTERS = 32_000_000, 1_000_000
-# A claim ahead is worth its statement for so many; what is left must last until it has come.
+# Nothing is claimed ahead beyond so many runs, with those that have ended and are not written yet, and
+# nothing at all while so many wait to be written.
+MOST_IN_FLIGHT = 4500
+# The most characters of payloads claimed ahead. Claims with few characters do not change the estimate.
+CHARACTERS_AHEAD, FEW_CHARACTERS = 32_000_000, 1_000_000
+# So many runs justify a claim ahead. What is left must last until the claim is answered.
 ENOUGH_AHEAD = 750
 AHEAD_SECONDS = 0.25
-# A type is quick while its last runs took less on average. Of a long one no more than this counts, so that
-# two quick ones make up for it: what slows the machine down for a moment slows claims down no longer.
+# A type is quick while its last runs took less on average. A long run counts as LONG_SECONDS at most, so that
+# two quick ones make up for it and a short stall of the machine does not slow claims down for long.
 QUICK_SECONDS, LONG_SECONDS = 0.020, 0.125
-# What lasts no longer on average is over in a moment.
+# Runs of a type are brief when they take less than this on average.
 BRIEF_SECONDS = 0.002
-# The weight of one run in what is known of its type, and of the worker.
-OF_TYPE, OF_WORKER = 0.2, 0.02
-# What is left, with each other run, of the knowledge that runs of a type have one try; until so little.
-FADED, FORGOTTEN_TRY = 0.98, 0.05
-# So long nothing is claimed ahead that is to be listed, after that could not be kept.
+# The weight of one run in the average of its type, and in that of the worker.
+TYPE_WEIGHT, WORKER_WEIGHT = 0.2, 0.02
+# The share of single tries of a type decays with each other run, and counts as zero below the floor.
+ONLY_TRY_DECAY, ONLY_TRY_FLOOR = 0.98, 0.05
+# How long a type with single tries is not claimed ahead after its list could not be kept.
 UNLISTED_SECONDS = 60.0
+# While quick runs keep all slots busy, one claim in five goes by age and one more asks all types by priority.
 OLDEST_EVERY = 5
-# While quick runs keep all slots busy, the others are asked for by age, and once in between by priority.
-TURNS_OF_ALL = (1, OLDEST_EVERY - 1)
-# Types without a limit that had nothing come first in one round of so many.
+ALL_TYPES_ROUNDS = (1, OLDEST_EVERY - 1)
+# Types without a limit that had no work come first in one round of so many.
 EMPTY_EVERY = 8
-# What is left of the weight of payloads after a claim with lighter ones, and after one with none of the type.
-LIGHTER, FORGOTTEN = 0.8, 0.98
+# The estimate of payloads decays after a claim with lighter ones, and after a claim with none of the type.
+PAYLOAD_DECAY, ABSENT_DECAY = 0.8, 0.98
+NEVER = -1
+
+
+class ClaimDemand:
+    """Whether the next claim is wanted, allowed and useful. Only the loop's thread uses it."""
+
+    def __init__(self, *, is_tick: bool = False) -> None:
+        """``is_tick``: the worker ends when no work is left, so it claims again after each run that ends."""
+        self._is_tick = is_tick
+        # Whether there may be work.
+        self.is_wanted = True
+        # The round of the duties after which a claim came back empty, NEVER when a run has ended since.
+        self.empty_since_round = NEVER
+        # Why claims cannot be made, and why what is claimed cannot run.
+        self.error: str | None = None
+        self.block_reason: str | None = None
+        self._blocked_at = 0.0
+        self.not_before = 0.0
+
+    def wake(self) -> None:
+        """Claim soon: there may be work."""
+        self.is_wanted = True
+
+    def note_end(self, *, makes_room: bool) -> None:
+        """Note that a run is written. Room under a limit may be filled; a tick must look once more."""
+        self.empty_since_round = NEVER
+        self.is_wanted = self.is_wanted or makes_room or self._is_tick
+
+    def pause(self, seconds: float) -> None:
+        """Claim nothing for ``seconds``."""
+        self.not_before = max(self.not_before, monotonic() + seconds)
+
+    def block(self, reason: str, seconds: float) -> None:
+        """Claim nothing for ``seconds`` because no run can start. Until ``unblock`` no claim is a success."""
+        if self.block_reason is None:
+            self._blocked_at = monotonic()
+        self.block_reason = reason
+        self.pause(seconds)
+
+    def unblock(self) -> None:
+        """Runs can start again."""
+        self.block_reason, self.not_before = None, 0.0
+
+    @property
+    def blocked_seconds(self) -> float:
+        """For how long no run could start, 0.0 when they can."""
+        return 0.0 if self.block_reason is None else monotonic() - self._blocked_at
 
 
 @dataclass(slots=True)
 class Pace:
-    """How long one type's runs take, whether they have one try, how large their payloads are.
+    """Moving averages of one type: how long its runs take, the share of single tries, the payload's size.
 
-    The last few runs weigh most. A type that is not known yet counts as quick.
+    A type without runs so far counts as quick.
     """
 
     mean_seconds: float = 0.0
     only_try_share: float = 0.0
-    letters: float = 0.0
+    payload_characters: float = 0.0
 
     def observe(self, seconds: float, *, is_only_try: bool) -> None:
-        """Take a run into account that took, or has taken by now, so many seconds."""
-        self.mean_seconds += OF_TYPE * (min(seconds, LONG_SECONDS) - self.mean_seconds)
-        self.only_try_share = 1.0 if is_only_try else self.only_try_share * FADED
+        """Add a run that took, or has taken so far, ``seconds``."""
+        self.mean_seconds += TYPE_WEIGHT * (min(seconds, LONG_SECONDS) - self.mean_seconds)
+        self.only_try_share = 1.0 if is_only_try else self.only_try_share * ONLY_TRY_DECAY
 
-    def weigh(self, letters: float) -> None:
-        """Take into account how many letters payloads have on average; what was heavy is soon light again."""
-        self.letters = max(letters, self.letters * LIGHTER)
+    def observe_payloads(self, mean_characters: float) -> None:
+        """Add the payloads of one claim; after heavy ones the estimate falls slowly."""
+        self.payload_characters = max(mean_characters, self.payload_characters * PAYLOAD_DECAY)
 
     @property
     def is_quick(self) -> bool:
@@ -78,7 +126,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Load:
-    """What one slot was sent and has not reported."""
+    """How many runs one slot has not reported yet, and how many of them are slow."""
 
     outstanding: int = 0
     slow: int = 0
@@ -89,10 +137,10 @@ class Load:
 class ClaimPlan:
     """One claim to make: up to ``limit`` runs of ``types`` and of limited types, then ``ahead`` of ``quick``.
 
-    ``slots``: how many slots what is claimed ahead was reckoned for; a slow run among the first takes one.
+    ``slots``: for how many slots ``ahead`` was computed; a slow run among the first takes one of them.
     ``limited_ahead``: how many to claim of each quick type with a limit, whatever slots are free.
-    ``unlimited_first``: whether types without a limit are asked before those with one. ``listed``: of which
-    types what is claimed is listed as not begun.
+    ``unlimited_first``: whether types without a limit are asked before those with one.
+    ``listed``: of which types the claimed runs are listed as not begun.
     """
 
     types: Sequence[str]
@@ -115,88 +163,93 @@ class ClaimPlan:
 
 @dataclass(slots=True)
 class ClaimPlanner:
-    """The planning of one worker's claims."""
+    """The planning of one worker's claims.
+
+    ``fresh_types``: types with a process for each run; none of these is claimed ahead.
+    ``has_more``: whether the last claim of types without a limit brought any run.
+    """
 
     slots: int
+    demand: ClaimDemand = field(default_factory=ClaimDemand)
     types: list[str] = field(default_factory=list)
     policies: dict[str, Policy] = field(default_factory=dict)
-    limited: list[str] = field(default_factory=list)
-    # Types whose runs have a process each: to send one ahead is to send it twice.
-    fresh: frozenset[str] = frozenset()
-    # Whether the last claim of types without a limit brought anything: else there is nothing to claim ahead.
+    limited_types: list[str] = field(default_factory=list)
+    fresh_types: frozenset[str] = frozenset()
     has_more: bool = False
     rounds: int = 0
     _paces: dict[str, Pace] = field(default_factory=dict)
-    # How long the runs of quick types take on average, and how many runs are written: ended or given back.
+    # The average time of runs of quick types, and how many runs are written: ended or given back.
     _mean_seconds: float = 0.0
     _written: int = 0
-    _is_heavy: bool = False
-    # Types whose runs, or some of them, have a single try; what is claimed of these is listed, from then on.
-    _only_tries: set[str] = field(default_factory=set)
-    _only_tries_from: dict[str, float] = field(default_factory=dict)
+    _has_heavy_payloads: bool = False
+    # Types some of whose runs have a single try, and until when one is not claimed ahead.
+    _only_try_types: set[str] = field(default_factory=set)
+    _only_try_pauses: dict[str, float] = field(default_factory=dict)
 
-    def learn(self, policies: Sequence[Mapping[str, object]]) -> None:
-        """Take over the types that the handlers registered."""
+    def set_types(self, policies: Sequence[Mapping[str, object]]) -> None:
+        """Use the types that the handlers registered, by their policies."""
         self.types = sorted(str(policy["name"]) for policy in policies)
-        self.fresh = frozenset(str(policy["name"]) for policy in policies if policy.get("fresh"))
+        self.fresh_types = frozenset(str(policy["name"]) for policy in policies if policy.get("fresh"))
         names = ("max_attempts", "timeout_seconds", "lease_seconds", "backoff", "memory_mb")
         self.policies = {
             str(policy["name"]): Policy(**{name: policy[name] for name in names})  # type: ignore[arg-type]
             for policy in policies
         }
-        self._only_tries |= {name for name, policy in self.policies.items() if policy.max_attempts == 1}
+        self._only_try_types |= {name for name, policy in self.policies.items() if policy.max_attempts == 1}
 
     def observe(self, run: RunInFlight, seconds: float) -> None:
-        """Learn from a run that took, or has taken by now, so many seconds."""
+        """Learn from a run that took, or has taken so far, ``seconds``."""
         pace = self._pace(run.assignment.job_type)
         is_only_try = run.max_attempts == 1
         pace.observe(seconds, is_only_try=is_only_try)
         if is_only_try:
-            self._only_tries.add(run.assignment.job_type)
+            self._only_try_types.add(run.assignment.job_type)
         if run.assignment.is_listed and not pace.is_quick:
-            # Without the list they would be quick again, and with it slow.
+            # Without the list its runs would be quick again, and slow with it.
             self.pause_only_tries(run.assignment.job_type)
         if pace.mean_seconds < QUICK_SECONDS:
-            self._mean_seconds += OF_WORKER * (seconds - self._mean_seconds)
+            self._mean_seconds += WORKER_WEIGHT * (seconds - self._mean_seconds)
 
     def observe_all(self, ended: Sequence[EndedAttempt]) -> None:
-        """Learn from ended runs, in their order."""
+        """Learn from ended attempts, in their order."""
         for one in ended:
             self.observe(one.run, one.took_seconds)
 
-    def wrote(self, runs: int) -> None:
-        """Take into account that so many runs are written: the database takes what it is given."""
+    def count_written(self, runs: int) -> None:
+        """Note that so many runs are written: the database keeps up with them."""
         self._written += runs
 
-    def met_only_try(self, job_type: str) -> None:
-        """List what is claimed of ``job_type``, for a while: a run with one try was among what came."""
+    def note_only_try(self, job_type: str) -> None:
+        """List claimed runs of ``job_type`` from now on: a run with a single try was found among them."""
         self._pace(job_type).only_try_share = 1.0
-        self._only_tries.add(job_type)
+        self._only_try_types.add(job_type)
 
     def pause_only_tries(self, job_type: str) -> bool:
-        """Claim nothing of a type with single tries ahead for a while: striking off takes long or fails.
+        """Claim no runs of ``job_type`` ahead for a minute: striking them off the list is slow or fails.
 
-        Return whether that is new.
+        Return whether the pause is new.
         """
         now = monotonic()
-        is_new = now >= self._only_tries_from.get(job_type, 0.0)
-        self._only_tries_from[job_type] = now + UNLISTED_SECONDS
+        is_new = now >= self._only_try_pauses.get(job_type, 0.0)
+        self._only_try_pauses[job_type] = now + UNLISTED_SECONDS
         return is_new
 
-    def weigh(self, rows: Rows) -> None:
-        """Learn from the rows of a claim how large the payloads of their types are."""
-        letters = sum([len(row[PAYLOAD]) for row in rows])
-        if letters < FEW_LETTERS and not self._is_heavy:
+    def observe_payloads(self, rows: Rows) -> None:
+        """Learn from a claim's rows how large the payloads of their types are."""
+        characters = sum([len(row[PAYLOAD]) for row in rows])
+        if characters < FEW_CHARACTERS and not self._has_heavy_payloads:
             return
         sizes: dict[str, list[int]] = {}
         for row in rows:
             sizes.setdefault(row[JOB_TYPE], []).append(len(row[PAYLOAD]))
-        for job_type, found in sizes.items():
-            self._pace(job_type).weigh(sum(found) / len(found))
+        for job_type, type_sizes in sizes.items():
+            self._pace(job_type).observe_payloads(sum(type_sizes) / len(type_sizes))
         for job_type, pace in self._paces.items():
             if job_type not in sizes:
-                pace.letters *= FORGOTTEN
-        self._is_heavy = any(pace.letters * AHEAD > LETTERS_AHEAD for pace in self._paces.values())
+                pace.payload_characters *= ABSENT_DECAY
+        self._has_heavy_payloads = any(
+            pace.payload_characters * AHEAD > CHARACTERS_AHEAD for pace in self._paces.values()
+        )
 
     def _pace(self, job_type: str) -> Pace:
         pace = self._paces.get(job_type)
@@ -206,17 +259,19 @@ class ClaimPlanner:
 
     def is_quick(self, job_type: str) -> bool:
         """Return whether runs of ``job_type`` may be claimed ahead."""
-        if job_type in self.fresh or monotonic() < self._only_tries_from.get(job_type, 0.0):
+        if job_type in self.fresh_types or monotonic() < self._only_try_pauses.get(job_type, 0.0):
             return False
         return self._pace(job_type).is_quick
 
-    def brief(self, job_types: Iterable[str]) -> dict[str, float]:
-        """Return those of ``job_types`` that have a limit and whose runs are known to be over in a moment,
-        and how long each lasts. They may wait for one another: no others are claimed meanwhile."""
-        known = {name: self._pace(name).mean_seconds for name in job_types if name in self.limited}
+    def brief_types(self, job_types: Iterable[str]) -> dict[str, float]:
+        """Return which of ``job_types`` have a limit and brief runs, with the average seconds of a run.
+
+        Such runs may wait for one another: no others are claimed meanwhile.
+        """
+        means = {name: self._pace(name).mean_seconds for name in job_types if name in self.limited_types}
         return {
             name: seconds
-            for name, seconds in known.items()
+            for name, seconds in means.items()
             if 0 < seconds < BRIEF_SECONDS and self.is_quick(name)
         }
 
@@ -227,24 +282,26 @@ class ClaimPlanner:
     def plan(self, loads: Sequence[Load], *, coming: int = 0, unwritten: int = 0) -> ClaimPlan | None:
         """Return the next claim, None while the slots have enough.
 
-        ``coming``: so many quick runs are claimed and not with the slots yet; ``unwritten``: so many have
-        ended and are not written yet.
+        Limited types are asked beside the others for free slots, and in two claims of five when quick runs
+        keep all slots busy. Each claim also claims ahead: the runs of a claim for free slots alone would be
+        done before the next claim, so there would never be any ahead.
 
-        Limited types are claimed beside the others for free slots, and with two claims in five when quick
-        runs keep all slots busy. What may be claimed ahead is so with each: a claim for free slots alone is
-        worked off before the next one, and so there would never be anything ahead.
+        Args:
+            loads: What each slot has to do.
+            coming: How many quick runs are claimed and not handed to the slots yet.
+            unwritten: How many runs have ended and are not written yet.
         """
-        if unwritten >= MOST_HELD:
+        if unwritten >= MOST_IN_FLIGHT:
             return None
         free = max(0, sum(load.outstanding == 0 for load in loads) - coming)
         open_ = [load for load in loads if load.slow == 0]
-        quick = self._quick()
+        quick = self._quick_types()
         ahead = self._ahead(open_, quick, coming, unwritten) if free or self.has_more else 0
-        is_turn_of_all = ahead > 0 and self.rounds % OLDEST_EVERY in TURNS_OF_ALL
+        asks_all = ahead > 0 and self.rounds % OLDEST_EVERY in ALL_TYPES_ROUNDS
         has_others = len(quick) < len(self.types)
-        if (free and (has_others or not ahead)) or (is_turn_of_all and has_others):
+        if (free and (has_others or not ahead)) or (asks_all and has_others):
             for_slots = free or len(open_)
-            plan = self._plan(self.types, for_slots, self._rotated())
+            plan = self._plan(self.types, for_slots, self._next_limited_types())
             limited_ahead = {
                 name: self._ahead(open_, [name], coming, unwritten)
                 for name in plan.limited
@@ -260,48 +317,47 @@ class ClaimPlanner:
         """Count the round; every fifth claim goes by age alone."""
         self.rounds += 1
         # Where runs under a limit take long, an urgent run of another type must not wait for eight of them.
-        is_brief = bool(limited) and len(self.brief(limited)) == len(limited)
+        is_brief = bool(limited) and len(self.brief_types(limited)) == len(limited)
         turns = EMPTY_EVERY if is_brief and not self.has_more else 2
         return ClaimPlan(
             types, size_of(wanted), self.rounds % OLDEST_EVERY == 0, limited, self.rounds,
-            unlimited_first=self.rounds % turns == 1, listed=self._listed(),
+            unlimited_first=self.rounds % turns == 1, listed=self._listed_types(),
         )  # fmt: skip
 
-    def _listed(self) -> frozenset[str]:
-        """Return the types that may be claimed ahead because it is known which of their runs have begun: a
-        start that is lost costs them their only try."""
-        self._only_tries = {name for name in self._only_tries if self._has_only_tries(name)}
-        return frozenset(name for name in self._only_tries if self.is_quick(name))
+    def _listed_types(self) -> frozenset[str]:
+        """Return the quick types with single tries: a run whose start is lost would lose its only try."""
+        self._only_try_types = {name for name in self._only_try_types if self._has_only_tries(name)}
+        return frozenset(name for name in self._only_try_types if self.is_quick(name))
 
     def _has_only_tries(self, job_type: str) -> bool:
         policy = self.policies.get(job_type)
-        is_so = policy is not None and policy.max_attempts == 1
-        return is_so or self._pace(job_type).only_try_share >= FORGOTTEN_TRY
+        is_only_try = policy is not None and policy.max_attempts == 1
+        return is_only_try or self._pace(job_type).only_try_share >= ONLY_TRY_FLOOR
 
-    def _quick(self) -> Sequence[str]:
-        """Return the types that may be claimed ahead."""
-        return [name for name in self.types if self.is_quick(name) and name not in self.limited]
+    def _quick_types(self) -> Sequence[str]:
+        """Return the types without a limit that may be claimed ahead."""
+        return [name for name in self.types if self.is_quick(name) and name not in self.limited_types]
 
     def _ahead(self, open_: Sequence[Load], quick: Sequence[str], coming: int, unwritten: int) -> int:
-        """Return how many quick runs to claim ahead, 0 while too little of what was ahead is used up.
+        """Return how many quick runs to claim ahead, 0 while most of those claimed before are left.
 
-        No more per slot than twice as many as are written: a worker that has just begun has more with each
-        claim.
+        A slot gets no more than twice the number of runs written so far: a new worker starts small.
         """
         if not quick or not open_:
             return 0
         most = min(AHEAD_PER_SLOT, AHEAD // self.slots, int(AHEAD_SECONDS / max(self._mean_seconds, 1e-6)))
-        if self._is_heavy:
-            heaviest = max(self._paces[name].letters for name in quick)
-            most = min(most, int(LETTERS_AHEAD / max(heaviest, 1.0)) // self.slots)
+        if self._has_heavy_payloads:
+            heaviest = max(self._paces[name].payload_characters for name in quick)
+            most = min(most, int(CHARACTERS_AHEAD / max(heaviest, 1.0)) // self.slots)
         target = max(1, min(most, 2 * self._written))
         ahead = sum(load.outstanding for load in open_) + coming
-        wanted = min(target * len(open_), MOST_HELD - unwritten) - ahead
+        wanted = min(target * len(open_), MOST_IN_FLIGHT - unwritten) - ahead
         return wanted if wanted >= min(ENOUGH_AHEAD, target * len(open_) / 2) else 0
 
-    def _rotated(self) -> Sequence[str]:
-        start = self.rounds % len(self.limited) if self.limited else 0
-        return [*self.limited[start:], *self.limited[:start]][:8]
+    def _next_limited_types(self) -> Sequence[str]:
+        """Return up to eight types with a limit, others first each round."""
+        start = self.rounds % len(self.limited_types) if self.limited_types else 0
+        return [*self.limited_types[start:], *self.limited_types[:start]][:8]
 
 
 def size_of(wanted: int) -> int:

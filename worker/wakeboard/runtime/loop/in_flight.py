@@ -15,7 +15,8 @@ from wakeboard.runtime.loop.channel import Row, Rows
 
 # A run is stopped after this share of a lease that was not renewed.
 FENCE = 0.9
-# Ten years. A row may hold any number above 0, Infinity and NaN too, and no deadline can be computed from these.
+# Ten years. A row may hold any number above 0, Infinity and NaN too, and no deadline can be computed from
+# these.
 LONGEST_SECONDS = 315_360_000.0
 
 
