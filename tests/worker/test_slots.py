@@ -99,7 +99,7 @@ def test_of_a_quick_type_a_run_with_one_try_waits_behind_no_other(desk: Desk) ->
     rows = [claimed("mail", run_id) for run_id in range(1, 6)]
     rows[3] = (*rows[3][:10], 1, *rows[3][11:])
     desk.slots.take(rows, boottime_ns())
-    assert [(one.run.run_id, one.move, one.started) for one in desk.ended] == [(4, "release", False)]
+    assert [(one.run.run_id, one.move, one.has_started) for one in desk.ended] == [(4, "release", False)]
     assert desk.outstanding == [2, 2]
 
 
@@ -129,7 +129,9 @@ def test_a_process_that_cannot_say_what_it_begins_ends_claims_ahead_of_only_trie
     desk.slots.handle_finished(
         Finished(0, first, AttemptResult("unbegun", message="too many connections"), 1, 1)
     )
-    assert [(one.run.assignment, one.move, one.started) for one in desk.ended] == [(first, "release", False)]
+    assert [(one.run.assignment, one.move, one.has_started) for one in desk.ended] == [
+        (first, "release", False)
+    ]
     assert not desk.claims.is_quick("mail")
 
 

@@ -192,10 +192,10 @@ class Channel:
         return lost
 
     def _notifications(self) -> list[tuple[str, str]]:
-        found = []
-        while (notice := self._pgconn.notifies()) is not None:
-            found.append((notice.relname.decode(), notice.extra.decode("utf-8", "replace")))
-        return found
+        notifications = []
+        while (notify := self._pgconn.notifies()) is not None:
+            notifications.append((notify.relname.decode(), notify.extra.decode("utf-8", "replace")))
+        return notifications
 
     def _collect(self, result: pq.abc.PGresult) -> None:
         """Collect a result's rows or the first error; continue the script after the last result."""

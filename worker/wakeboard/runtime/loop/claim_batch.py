@@ -49,7 +49,7 @@ from wakeboard.runtime.loop.deferred_results import ResultsWithClaim
 from wakeboard.runtime.loop.in_flight import RunsInFlight
 from wakeboard.runtime.worker import Worker
 
-# The most types that one statement asks.
+# The most types that one statement claims from.
 WINDOW = 64
 # Locked rows may hide due ones. A claim that skips locked rows takes a few, and the next claim follows at
 # once.
@@ -198,8 +198,8 @@ class ClaimBatch:
     def _claim_unlimited(self, names: Sequence[str], limit: int) -> Turn:
         """Claim from types without a limit, a window of them at a time until one has runs."""
         if len(names) > WINDOW:
-            found: Rows = yield TYPES_WITH_WORK, ()
-            names = sorted({name for (name,) in found} & set(names))
+            rows: Rows = yield TYPES_WITH_WORK, ()
+            names = sorted({name for (name,) in rows} & set(names))
         for window in windows(names, self._plan.round):
             # A statement for all would reach skipped runs, and be refused for them.
             claim_window = self._claim_in_parts if self._skipped else self._claim_together

@@ -147,7 +147,7 @@ class Claimer:
             self.mark_healthy()
 
     def handle_new_connection(self) -> None:
-        """Compare the runs in flight with the database, and publish the worker's idleness anew."""
+        """Compare the runs in flight with the database, and publish the worker's idleness again."""
         self._demand.is_wanted, self._is_idle, self._publish_idle = True, False, None
         self._recover()
         self._recover_at = monotonic() + SETTLED_SECONDS
@@ -252,7 +252,7 @@ class Claimer:
             planner.has_more = claimed.has_more
         if claimed.is_contended:
             self._next_claim_at = min(self._next_claim_at, monotonic() + CONTENDED_SECONDS)
-        # A claim is wanted by now when a run ended or was enqueued after this one had looked.
+        # A claim is wanted by now when a run ended or was enqueued after this one was sent.
         demand.empty_since_round = NEVER if rows or demand.is_wanted else duty_rounds
         self._deferred.note_handed_out(rows)
         # Published as idle first, then claimed once more: no run that came in between can be missed.
@@ -335,7 +335,8 @@ class Claimer:
         self._is_idle, self._publish_idle = False, None
         self._demand.error = str(failure)
         if isinstance(failure, StatementFailed):
-            # A claim among the refused statements may have been committed: look for runs in nobody's memory.
+            # A claim among the refused statements may have been committed: look for runs that are not in
+            # flight.
             self._recover_at = monotonic()
             if failure.sqlstate in NO_TABLES_STATES:
                 self._demand.pause(NO_TABLES_PAUSE_SECONDS)

@@ -36,7 +36,7 @@ class EndedAttempt:
     move: Move
     answer: AttemptResult
     outcome: str
-    started: bool
+    has_started: bool
     ended_ns: int
     took_seconds: float
     delay_seconds: float = 0.0
@@ -54,7 +54,7 @@ def decide_end(
 
     Args:
         run: The run that the attempt belongs to.
-        answer: What the child, or the end of its process, said of the attempt.
+        answer: The child's answer, or what the end of its process says.
         took_seconds: How long the attempt took.
         ended_ns: When it ended.
         is_stopping: Whether the worker stops. An attempt cut short for that is given back and costs nothing.
@@ -66,9 +66,9 @@ def decide_end(
     if answer.kind == "unbegun":
         return release_unstarted(run)
     was_cut_short = answer.kind in ("cancelled", "crashed", "timed_out") and run.terminated_ns > 0
-    if run.timed_out and was_cut_short:
+    if run.is_timed_out and was_cut_short:
         return _failure(run, _timeout_answer(run, answer), "timed_out", took_seconds, ended_ns)
-    if run.cancel_asked_ns and answer.kind in ("cancelled", "crashed", "timed_out"):
+    if run.cancel_requested_ns and answer.kind in ("cancelled", "crashed", "timed_out"):
         answer = replace(answer, error_code="cancelled", message="cancelled on request", permanent=False)
         return _failure(run, answer, "cancelled", took_seconds, ended_ns)
     if run.memory_bytes and was_cut_short:
@@ -90,7 +90,7 @@ def release_unstarted(run: RunInFlight) -> EndedAttempt:
     """Return the release of a run whose handler was not called: it costs no attempt."""
     nothing = AttemptResult(kind="cancelled")
     return EndedAttempt(
-        run, "release", nothing, "released", started=False, ended_ns=boottime_ns(), took_seconds=0.0
+        run, "release", nothing, "released", has_started=False, ended_ns=boottime_ns(), took_seconds=0.0
     )
 
 

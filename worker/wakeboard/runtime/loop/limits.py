@@ -36,9 +36,9 @@ class RunLimits:
     def cancel(self, run_id: int, lease_epoch: int) -> None:
         """Notify a run that a person wants it to stop."""
         run = self._in_flight.get(run_id, lease_epoch)
-        if run is None or run.slot is None or run.cancel_asked_ns:
+        if run is None or run.slot is None or run.cancel_requested_ns:
             return
-        run.cancel_asked_ns = boottime_ns()
+        run.cancel_requested_ns = boottime_ns()
         self._children.ask_cancel(run.slot, run.run_id, run.lease_epoch)
 
     def mark_lost(self, run_id: int, lease_epoch: int) -> None:
@@ -70,12 +70,12 @@ class RunLimits:
                 self._kill(slot, run, now)
         elif run.is_lost:
             self._kill(slot, run, now)
-        elif run.cancel_asked_ns:
+        elif run.cancel_requested_ns:
             self._children.ask_cancel(slot, run.run_id, run.lease_epoch)
-            if now - run.cancel_asked_ns >= self._kill_ns:
+            if now - run.cancel_requested_ns >= self._kill_ns:
                 self._terminate(slot, run, now)
         elif now - started.started_ns >= run.assignment.timeout_seconds * 1e9:
-            run.timed_out = True
+            run.is_timed_out = True
             self._terminate(slot, run, now)
 
     def _check_memory(self, slot: int, run: RunInFlight, megabytes: int, now: int) -> None:

@@ -353,7 +353,7 @@ def _release_values(batch: Sequence[EndedAttempt]) -> tuple[bytes, ...]:
         *_times(batch),
         _sparse_array([ended.answer.output_tail for ended in batch]),
         _sparse_array([ended.answer.note for ended in batch]),
-        array(ended.started for ended in batch),
+        array(ended.has_started for ended in batch),
     )
 
 

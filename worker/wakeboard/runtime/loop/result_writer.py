@@ -149,7 +149,7 @@ class ResultWriter:
             delay = ended.delay_seconds if status == "failed" else None
             code, message = answer.error_code, answer.message
             if ended.move == "release" and status == "queued":
-                is_due_again = is_due_again or not ended.started
+                is_due_again = is_due_again or not ended.has_started
                 code, message = None, _release_reason(ended)
             log_end(
                 run, _EVENTS.get(status, "fail"), self._worker_id, ended.took_seconds, code, message, delay
@@ -230,7 +230,7 @@ class ResultWriter:
 
 def _release_reason(ended: EndedAttempt) -> str:
     """Return why a run is given back; the error of an attempt that was cut short is no reason."""
-    if not ended.started:
+    if not ended.has_started:
         return "it had not begun"
     return ended.answer.note or "its worker stops"
 
