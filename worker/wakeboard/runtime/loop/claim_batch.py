@@ -51,8 +51,7 @@ from wakeboard.runtime.worker import Worker
 
 # The most types that one statement claims from.
 WINDOW = 64
-# Locked rows may hide due ones. A claim that skips locked rows takes a few, and the next claim follows at
-# once.
+# Locked rows may hide due ones. A claim that skips locked rows takes a few; the next one follows at once.
 PAST_LOCKS = 8
 # The most refused runs that one batch looks for: each costs some statements.
 MOST_REFUSED = 25
@@ -141,10 +140,10 @@ class ClaimBatch:
         plan = self._plan
         if publish_idle is not None:
             yield (IDLE if publish_idle else BUSY), (self._worker_id,)
-        # In turns: a backlog of one kind leaves the other every second batch, or every eighth when the other
-        # had no work lately.
         # Whether types without a limit brought all that they were asked for.
         has_backlog = False
+        # Who comes first alternates: a backlog of one kind leaves every second batch to the other, or every
+        # eighth when that had no work lately.
         for is_limited in (False, True) if plan.unlimited_first else (True, False):
             wanted = plan.limit - len(self._rows)
             if wanted <= 0 or self._is_late:

@@ -42,7 +42,7 @@ TYPE_WEIGHT, WORKER_WEIGHT = 0.2, 0.02
 ONLY_TRY_DECAY, ONLY_TRY_FLOOR = 0.98, 0.05
 # How long a type with single tries is not claimed ahead after its list could not be kept.
 UNLISTED_SECONDS = 60.0
-# While quick runs keep all slots busy, one claim in five goes by age and one more asks all types by priority.
+# While quick runs keep all slots busy, two claims in five ask all types: one by age, one by priority.
 OLDEST_EVERY = 5
 ALL_TYPES_ROUNDS = (1, OLDEST_EVERY - 1)
 # Types without a limit that had no work come first in one round of so many.

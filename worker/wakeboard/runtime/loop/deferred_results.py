@@ -61,10 +61,9 @@ class ResultsWithClaim:
         return (yield Transaction(statements)) if statements else []
 
     def _note_written(self, batches: Sequence[Sequence[EndedAttempt]], answers: Sequence[Rows]) -> None:
-        """Note what was written. An attempt whose row did not move is left to the writer, which finds out
-        why.
+        """Note what was written. An attempt whose row did not move is left to the writer, which finds why.
 
-        All results were given back meanwhile when the claim took too long: the writer has them then.
+        When the claim took too long, all results were given back meanwhile, and the writer has them.
         """
         if not self._batches:
             return
