@@ -317,8 +317,7 @@ class Background:
 
     @property
     def _replaces_claims(self) -> bool:
-        """Whether a poll that finds no work may replace a claim: it comes as often, and notifications
-        arrive."""
+        """Whether an empty poll may replace a claim: it comes as often, and notifications arrive."""
         comes_in_time = self._poll_seconds <= self._worker.poll_seconds < 2 * self._poll_seconds
         claims = self.is_registered and not (self.is_draining or self.is_stopping)
         return comes_in_time and claims and self._notify_check.is_proven

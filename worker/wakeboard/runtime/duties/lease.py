@@ -196,7 +196,7 @@ class LeaseKeeper:
         self._tested_at = monotonic()
 
     def _renew(self, connection: psycopg.Connection, due: Sequence[RunInFlight]) -> list[RunInFlight]:
-        """Renew the leases of ``due``; return the runs whose row somebody else has locked.
+        """Renew the leases of ``due``; return the runs whose row is locked.
 
         A lease that the database refuses to renew expires; all others are renewed.
         """
@@ -216,8 +216,7 @@ class LeaseKeeper:
         return busy
 
     def _renew_part(self, connection: psycopg.Connection, due: Sequence[RunInFlight]) -> list[RunInFlight]:
-        """Renew the leases of ``due`` by one statement; return the runs whose row somebody else has
-        locked."""
+        """Renew the leases of ``due`` by one statement; return the runs whose row is locked."""
         sent_ns = boottime_ns()
         progress = [self._progress(run) for run in due]
         values = (

@@ -38,8 +38,7 @@ class LiveOutput:
         self._sweep_at = 0.0
 
     def step(self, connection: psycopg.Connection, runs: Sequence[RunInFlight]) -> None:
-        """Write the new output of ``runs``. Delete that of ended runs, and once a minute that of other
-        workers'."""
+        """Write the new output of ``runs``. Delete that of runs that ended, once a minute also others'."""
         had_written = any(self._written.values())
         tails = {run.assignment[:2]: (run, self._tail(run)) for run in runs}
         changed = [

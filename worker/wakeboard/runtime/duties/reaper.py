@@ -161,8 +161,7 @@ class Reaper:
         return self.clock_jumped(row[0] if row else 0.0, before, monotonic())
 
     def clock_jumped(self, clock: float, before: float, after: float) -> bool:
-        """Return whether the database's clock jumped by a quarter of a lease, which makes leases look
-        expired.
+        """Return whether the database's clock jumped by a quarter of a lease: then leases look expired.
 
         To be called every few seconds. After a jump nothing is taken back for a while.
 

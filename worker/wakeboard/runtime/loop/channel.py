@@ -146,8 +146,7 @@ class Channel:
         *,
         is_background: bool = False,
     ) -> None:
-        """Start ``script``. Later ``on_done`` is called with its return value, or ``on_failure`` with the
-        error.
+        """Start ``script``. Later ``on_done`` gets its return value, or ``on_failure`` its error.
 
         ``is_background``: nobody waits for its result, so this is a good time to plan again.
         Raises RuntimeError when another script is under way.

@@ -161,8 +161,7 @@ class ResultQueue:
     def split(
         self, batch: Sequence[EndedAttempt], rows: Rows
     ) -> tuple[list[WrittenAttempt], list[EndedAttempt]]:
-        """Return which attempts of ``batch`` were written, by the ``rows`` of its statement, and the
-        others."""
+        """Return the attempts of ``batch`` that were written, by the statement's ``rows``, and the others."""
         if batch[0].move == "succeed" and len(rows) == len(batch):
             status = Status.SUCCEEDED
             return [(ended, status) for ended in batch], []
@@ -199,8 +198,7 @@ class ResultQueue:
             ended.writes_group = ended.group is not None and self._group_throttle.is_due(ended.group.id)
 
     def _has_other_owner(self, row: Row, run: RunInFlight) -> bool:
-        """Whether another worker owns the run now. After a failover that lost a claim, the epoch may be
-        ours."""
+        """Whether another worker owns the run, after a failover perhaps under our epoch."""
         _, epoch, owner, _ = row
         return epoch != run.lease_epoch or owner not in (None, self._worker_id)
 
