@@ -9,7 +9,7 @@ on `(run_at)`, which has to walk what stands ahead. Runs are given back outside 
 statement's median, 95th percentile and largest value in milliseconds, and the median of its commit.
 
 In the second part 40,000 runs of 1, 20 and 200 types are due, of which a claim asks 64. Each line is the
-worker's own claim, as its front has it look after the first one, and beside it the claim that locks as it
+worker's own claim, as its cursor has it look after the first one, and beside it the claim that locks as it
 looks: as many rows of each type as it may take. Printed are the median and the largest value of 30 claims in
 milliseconds, how many rows one has locked, and the kilobytes that it has written ahead. Each is rolled back.
 """
@@ -132,11 +132,11 @@ def measure_types(
     connection: psycopg.Connection, other: psycopg.Connection, names: list[str], limit: int, ours: bool
 ) -> tuple[float, float, int, int]:
     """Return the median and the largest time of claims of ``limit`` in ms, rows locked, and kB of WAL."""
-    cursor, front, times = psycopg.RawCursor(connection), ClaimCursor(), []
+    cursor, claim_cursor, times = psycopg.RawCursor(connection), ClaimCursor(), []
     statement = claim(limit, past_locks=not ours)
     locked, written = 0, 0
     for round_ in range(31):
-        looked = next(front.tries(names, limit)).values if ours else FROM_FIRST
+        looked = next(claim_cursor.starts(names, limit)).values if ours else FROM_FIRST
         places = [array(each).decode() for each in looked]
         values = (names, "w1", 30.0, *places)
         connection.execute("BEGIN")
@@ -149,7 +149,7 @@ def measure_types(
             locked = 40_000 - number(other, FREE)
         connection.execute("ROLLBACK")
         if ours and not round_:
-            front.took(rows, limit)
+            claim_cursor.advance(rows, limit)
         if len(rows) != limit:
             raise SystemExit(f"not a result: {len(rows)} runs were claimed, not {limit}")
     return statistics.median(times[1:]), max(times[1:]), locked, written // 1024

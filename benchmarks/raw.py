@@ -74,7 +74,7 @@ class Raw:
         self.types = list(types)
         self._batch = batch
         self._cursor = psycopg.RawCursor(connection)
-        self._front, self._rounds, self._has_told = ClaimCursor(), 0, False
+        self._claim_cursor, self._rounds, self._has_told = ClaimCursor(), 0, False
 
     def ask(self, statement: str, values: Sequence[object]) -> Rows:
         """Send a prepared statement and return its rows."""
@@ -85,15 +85,15 @@ class Raw:
         self._rounds += 1
         for some in windows(self.types, self._rounds):
             values = (some, self.me, LEASE_SECONDS)
-            for places in self._front.tries(some, self._batch):
+            for places in self._claim_cursor.starts(some, self._batch):
                 statement = claims.claim(self._batch, past_locks=places.past_locks)
                 rows = self.ask(statement, (*values, *map(list, places.values)))
-                self._front.took(rows, self._batch)
+                self._claim_cursor.advance(rows, self._batch)
                 if rows:
                     return _runs(rows)
             statement = claims.claim(self._batch, past_locks=True)
             if rows := self.ask(statement, (*values, *claims.FROM_FIRST)):
-                self._front.found_past_locks()
+                self._claim_cursor.skip_locked()
                 return _runs(rows)
         return []
 

@@ -16,7 +16,8 @@ from tests.support.processes import run_wakeboard, wait_until
 from tests.support.workers.worker_processes import a_worker, insert, wait_until_status
 from wakeboard import enqueue
 from wakeboard.database import db, migrations
-from wakeboard.runtime.duties.presence import Presence
+from wakeboard.runtime.duties.worker_row import WorkerRow
+from wakeboard.runtime.worker import Worker
 
 HOSTILE = {
     "idle_session_timeout": "300ms",
@@ -78,11 +79,8 @@ def one_run(database: str) -> int:
     """Register a worker, enqueue a run, claim and finish it, as a worker's sessions do; return the run."""
     with db.connect(database, name="wakeboard test") as connection:
         factories.a_type(connection)
-        presence = Presence(
-            "w1", name=None, concurrency=1, heartbeat_seconds=10, lease_seconds=30, is_tick=False
-        )
         policy = {"name": "mail", "max_attempts": 3, "backoff": "fixed 1s", "timeout_seconds": 60}
-        presence.register(connection, [policy])
+        WorkerRow(Worker("w1")).register(connection, [policy])
         run_id = enqueue(connection, "mail", {"backslash": "\\", "umlaut": "ü日"})
         (claimed,) = factories.claim(connection, limit=1)
         factories.succeed(connection, (claimed.id, claimed.epoch))

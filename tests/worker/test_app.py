@@ -10,17 +10,15 @@ from tests.support.processes import wait_until
 from wakeboard.config import log
 from wakeboard.handlers.registry import JobType
 from wakeboard.runtime.loop.app import App
-from wakeboard.runtime.loop.claim_state import ClaimState
-from wakeboard.runtime.loop.claims import ClaimPlanner
+from wakeboard.runtime.loop.claim_planner import ClaimPlanner
+from wakeboard.runtime.worker import Worker
 
 
 def ready(*, is_tick: bool = False, **leases: float | None) -> list[dict[str, Any]]:
     """Let a worker with leases of 30 s hear of types with these leases; return what it publishes."""
-    app = App(
-        cast(Any, None), ClaimPlanner(2), ClaimState(), wanted_types=None, lease_seconds=30.0, is_tick=is_tick
-    )
+    app = App(Worker("w", is_tick=is_tick), cast(Any, None), ClaimPlanner(2), None)
     policies = [JobType(name, print, lease_seconds=lease).policy() for name, lease in leases.items()]
-    return list(app.ready(policies))
+    return [dict(policy) for policy in app.handle_ready(policies)]
 
 
 def test_a_lease_below_the_workers_is_a_warning(capsys: pytest.CaptureFixture[str]) -> None:
@@ -52,15 +50,13 @@ def test_a_template_that_cannot_be_started_is_tried_again_later(capsys: pytest.C
             self.starts += 1
             raise OSError("Resource temporarily unavailable")
 
-    children, state = NoRoom(), ClaimState()
-    app = App(
-        cast(Any, children), ClaimPlanner(2), state, wanted_types=None, lease_seconds=30.0, is_tick=False
-    )
-    app.template_died("was killed")
+    children, planner = NoRoom(), ClaimPlanner(2)
+    app = App(Worker("w"), cast(Any, children), planner, None)
+    app.handle_dead_fork_server("was killed")
     wait_until(lambda: [app.step(), children.starts][1] == 2, 10, "it is tried twice")
     assert app.is_down
-    assert app.lacking_seconds > 0
-    app.ready([JobType("mail", print).policy()])
-    assert app.lacking_seconds == 0
-    assert state.error == "not started: OSError: Resource temporarily unavailable"
+    assert app.down_seconds > 0
+    app.handle_ready([JobType("mail", print).policy()])
+    assert app.down_seconds == 0
+    assert planner.demand.error == "not started: OSError: Resource temporarily unavailable"
     assert "starting another" in capsys.readouterr().err

@@ -25,7 +25,7 @@ from wakeboard.runtime.loop.channel import (
     Rows,
     Script,
     StatementFailed,
-    Together,
+    Transaction,
     array,
     numbers,
 )
@@ -110,7 +110,7 @@ def test_a_refused_statement_inside_a_transaction_is_rolled_back(channel: Channe
 
 
 def together(*statements: tuple[str, tuple[bytes | None, ...]]) -> Script:
-    return (yield Together(statements))
+    return (yield Transaction(statements))
 
 
 def test_statements_together_are_one_transaction_and_answered_one_by_one(channel: Channel) -> None:
@@ -158,12 +158,12 @@ def test_what_others_commit_meanwhile_is_seen_by_the_statements_that_follow(
 
 def test_plans_are_made_anew_when_nobody_waits_or_the_table_may_have_grown() -> None:
     plans = Plans(made_at=100.0, rows=PLANS_ROWS - 1)
-    assert not plans.are_old(100.0 + PLANS_SECONDS - 0.1, is_spare=True)
-    assert plans.are_old(100.0 + PLANS_SECONDS, is_spare=True)
-    assert not plans.are_old(100.0 + PLANS_SECONDS, is_spare=False), "somebody waits for this run"
+    assert not plans.are_old(100.0 + PLANS_SECONDS - 0.1, is_background=True)
+    assert plans.are_old(100.0 + PLANS_SECONDS, is_background=True)
+    assert not plans.are_old(100.0 + PLANS_SECONDS, is_background=False), "somebody waits for this run"
     plans.rows += 1
-    assert plans.are_old(100.0 + PLANS_SECONDS, is_spare=False)
-    assert Plans(made_at=100.0).are_old(100.0 + OLDEST_PLANS_SECONDS, is_spare=False)
+    assert plans.are_old(100.0 + PLANS_SECONDS, is_background=False)
+    assert Plans(made_at=100.0).are_old(100.0 + OLDEST_PLANS_SECONDS, is_background=False)
 
 
 def test_new_plans_change_no_answer(channel: Channel, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,10 @@ import pytest
 from tests.conftest import Connection
 from tests.support.factories import a_type, claim
 from wakeboard.queue.engine import claims
-from wakeboard.runtime.loop.claim_batch import PAST_LOCKS, claim_script
+from wakeboard.runtime.loop.claim_batch import PAST_LOCKS, ClaimBatch
 from wakeboard.runtime.loop.claim_cursor import ClaimCursor
-from wakeboard.runtime.loop.claims import ClaimPlan
+from wakeboard.runtime.loop.claim_planner import ClaimPlan
+from wakeboard.runtime.worker import Worker
 
 TYPES = [f"type{number:02d}" for number in range(20)]
 
@@ -88,7 +89,7 @@ def held(connection: Connection) -> set[int]:
 
 
 def test_an_empty_queue_is_one_that_a_claim_past_locks_finds_empty() -> None:
-    script = claim_script(ClaimPlan(["mail"], limit=24, round=1), "w1", 30, ClaimCursor(), announce=None)
+    script = ClaimBatch(ClaimPlan(["mail"], limit=24, round=1), Worker("w1"), ClaimCursor()).script()
     statement, _ = next(script)
     assert statement == claims.claim(24)
     statement, _ = script.send([])
@@ -99,9 +100,9 @@ def test_an_empty_queue_is_one_that_a_claim_past_locks_finds_empty() -> None:
 
 
 def test_a_claim_that_only_proves_itself_is_one_statement() -> None:
-    script = claim_script(
-        ClaimPlan(["mail"], limit=24, round=1), "w1", 30, ClaimCursor(), announce=None, is_proof=True
-    )
+    script = ClaimBatch(
+        ClaimPlan(["mail"], limit=24, round=1), Worker("w1"), ClaimCursor(), is_probe=True
+    ).script()
     next(script)
     with pytest.raises(StopIteration) as ended:
         script.send([])

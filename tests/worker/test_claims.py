@@ -10,25 +10,33 @@ from typing import Any
 import pytest
 
 from wakeboard.queue.engine.claims import LOCK_LIMIT
-from wakeboard.runtime.loop.channel import Together, array
-from wakeboard.runtime.loop.claim_batch import WINDOW, ClaimResult, claim_script, windows
+from wakeboard.runtime.loop.channel import Transaction, array
+from wakeboard.runtime.loop.claim_batch import WINDOW, ClaimBatch, ClaimResult, windows
 from wakeboard.runtime.loop.claim_cursor import ClaimCursor
-from wakeboard.runtime.loop.claims import LETTERS_AHEAD, MOST_HELD, SIZES, ClaimPlan, ClaimPlanner, Load
-from wakeboard.runtime.loop.deciding import succeeded
-from wakeboard.runtime.loop.in_flight import RunInFlight, held_from_row
+from wakeboard.runtime.loop.claim_planner import (
+    CHARACTERS_AHEAD,
+    MOST_IN_FLIGHT,
+    SIZES,
+    ClaimPlan,
+    ClaimPlanner,
+    Load,
+)
+from wakeboard.runtime.loop.ended_attempt import plain_success
+from wakeboard.runtime.loop.in_flight import RunInFlight, run_from_row
+from wakeboard.runtime.worker import Worker
 
 POLICY = {"timeout_seconds": 300.0, "lease_seconds": None, "backoff": "fixed 1s", "memory_mb": None}
 
 
 def claims(*names: str, slots: int = 2, max_attempts: int = 10) -> ClaimPlanner:
     made = ClaimPlanner(slots, has_more=True)
-    made.learn([POLICY | {"name": name, "max_attempts": max_attempts} for name in names])
+    made.set_types([POLICY | {"name": name, "max_attempts": max_attempts} for name in names])
     return made
 
 
 def held(made: ClaimPlanner, job_type: str, most: int | None = None) -> RunInFlight:
     head = (1, 1, 1, 0, job_type, "{}", None, None, None, "2026-01-01")
-    return held_from_row(
+    return run_from_row(
         (*head, most, None, None), made.policies, worker_id="w", lease_seconds=30, leased_ns=0
     )
 
@@ -36,7 +44,7 @@ def held(made: ClaimPlanner, job_type: str, most: int | None = None) -> RunInFli
 def learn_quick(made: ClaimPlanner, job_type: str, most: int | None = None) -> None:
     for _ in range(300):
         made.observe(held(made, job_type, most), 0.001)
-    made.wrote(300)
+    made.count_written(300)
 
 
 def claimed(job_type: str, run_id: int, run_at: str = "2026-01-01 00:00:00+00") -> tuple[Any, ...]:
@@ -61,13 +69,14 @@ def test_runs_that_end_together_teach_what_they_teach_one_by_one(others: Sequenc
     singly, together = claims("mail", "report"), claims("mail", "report")
     durations = [0.001 * (number % 30) for number in range(200)]
     ended = [
-        succeeded(held(singly, others[number % len(others)], 1 if number % 50 == 7 else None), seconds, 0)
+        plain_success(held(singly, others[number % len(others)], 1 if number % 50 == 7 else None), seconds, 0)
         for number, seconds in enumerate(durations)
     ]
     for one in ended:
-        singly.observe(one.held, one.took_seconds)
+        singly.observe(one.run, one.took_seconds)
     for first in range(0, len(ended), 25):
         together.observe_all(ended[first : first + 25])
+    together.demand = singly.demand
     assert together == singly
 
 
@@ -89,7 +98,7 @@ def test_a_worker_that_has_just_begun_soon_has_as_many_ahead_as_any() -> None:
         limits.append(plan.limit)
         for number in range(plan.limit):
             made.observe(held(made, names[number % 20]), 0.00002)
-        made.wrote(plan.limit)
+        made.count_written(plan.limit)
     assert limits == [2, 8, 32, 150, 750, 750, 750], "whatever types they are of"
 
 
@@ -99,18 +108,18 @@ def test_of_large_payloads_few_are_claimed_ahead_until_they_are_small_again() ->
     usual = made.plan(loads(0, 0))
     heavy, light = claimed("mail", 1), claimed("mail", 2)
     heavy = (*heavy[:5], "x" * 1_000_000, *heavy[6:])
-    made.weigh([heavy, light])
-    made.weigh([heavy])
+    made.observe_payloads([heavy, light])
+    made.observe_payloads([heavy])
     plan = made.plan(loads(0, 0))
     assert usual is not None and plan is not None
-    assert plan.limit <= LETTERS_AHEAD // 1_000_000 < usual.limit
+    assert plan.limit <= CHARACTERS_AHEAD // 1_000_000 < usual.limit
     for _ in range(30):
-        made.weigh([light])
+        made.observe_payloads([light])
     again = made.plan(loads(0, 0))
     assert again is not None and again.limit == usual.limit
-    made.weigh([heavy])
+    made.observe_payloads([heavy])
     for _ in range(300):
-        made.weigh([])
+        made.observe_payloads([])
     again = made.plan(loads(0, 0))
     assert again is not None and again.limit == usual.limit, "none came for a while"
 
@@ -135,7 +144,7 @@ def test_a_free_slot_is_claimed_for_whatever_another_one_has_ahead() -> None:
     made = claims("mail")
     for _ in range(100):
         made.observe(held(made, "mail"), 0.019)
-    made.wrote(100)
+    made.count_written(100)
     plan = made.plan(loads(25, 0))
     assert plan is not None and plan.limit == 1
 
@@ -166,7 +175,7 @@ def test_more_is_claimed_ahead_before_the_slots_run_dry_but_not_for_a_few() -> N
 def learn_very_quick(made: ClaimPlanner, job_type: str) -> None:
     for _ in range(1000):
         made.observe(held(made, job_type), 0.00002)
-    made.wrote(1000)
+    made.count_written(1000)
 
 
 def test_many_slots_have_no_more_ahead_together_than_two() -> None:
@@ -192,15 +201,15 @@ def test_nothing_is_claimed_ahead_while_much_waits_to_be_written() -> None:
     made = claims("mail")
     learn_very_quick(made, "mail")
     assert made.plan(loads(1, 1), unwritten=1000) is not None
-    assert made.plan(loads(1, 1), unwritten=MOST_HELD) is None
+    assert made.plan(loads(1, 1), unwritten=MOST_IN_FLIGHT) is None
 
 
 def test_nothing_is_claimed_for_free_slots_either_while_too_much_waits_to_be_written() -> None:
     made = claims("mail", "report")
     for name in ("mail", "report"):
         made.observe(held(made, name), 1.0)
-    assert made.plan(loads(0, 0), unwritten=MOST_HELD - 1) is not None
-    assert made.plan(loads(0, 0), unwritten=MOST_HELD) is None
+    assert made.plan(loads(0, 0), unwritten=MOST_IN_FLIGHT - 1) is not None
+    assert made.plan(loads(0, 0), unwritten=MOST_IN_FLIGHT) is None
 
 
 def listed(made: ClaimPlanner) -> set[str]:
@@ -279,14 +288,14 @@ def test_every_claim_of_a_listed_type_lists_it_and_no_other() -> None:
     plan = ClaimPlan(
         ["mail", "send"], limit=2, limited=["charge"], round=1, listed=frozenset(["mail", "charge"])
     )
-    script = claim_script(plan, "w1", 30, ClaimCursor(), announce=None)
+    script = ClaimBatch(plan, Worker("w1"), ClaimCursor()).script()
     text, values = next(script)
     assert "INTO wakeboard.unbegun_attempts" in text and values[-1] == array(["mail"])
     past_locks, values = script.send([])
     assert "INTO wakeboard.unbegun_attempts" in past_locks and values[-1] == array(["mail"])
     _, (limited, values) = script.send([])
     assert "INTO wakeboard.unbegun_attempts" in limited and values[-1] == array(["charge"])
-    script = claim_script(replace(plan, listed=frozenset(["other"])), "w1", 30, ClaimCursor(), announce=None)
+    script = ClaimBatch(replace(plan, listed=frozenset(["other"])), Worker("w1"), ClaimCursor()).script()
     text, _ = next(script)
     assert "unbegun_attempts" not in text
 
@@ -294,7 +303,7 @@ def test_every_claim_of_a_listed_type_lists_it_and_no_other() -> None:
 def test_a_limited_type_is_asked_for_even_when_it_is_quick() -> None:
     made = claims("mail")
     learn_quick(made, "mail")
-    made.limited = ["mail"]
+    made.limited_types = ["mail"]
     plan = made.plan(loads(0, 0))
     assert plan is not None
     assert list(plan.limited) == ["mail"]
@@ -303,7 +312,7 @@ def test_a_limited_type_is_asked_for_even_when_it_is_quick() -> None:
 def test_limited_types_get_their_turn_while_quick_ones_keep_every_slot_busy() -> None:
     made = claims("mail", "report")
     learn_quick(made, "mail")
-    made.limited = ["report"]
+    made.limited_types = ["report"]
     plans = [made.plan(loads(1, 1)) for _ in range(10)]
     asked = [plan for plan in plans if plan and plan.limited]
     assert [plan.oldest_first for plan in asked] == [False, True, False, True]
@@ -312,8 +321,8 @@ def test_limited_types_get_their_turn_while_quick_ones_keep_every_slot_busy() ->
 def test_more_are_claimed_of_a_quick_type_with_a_limit_than_slots_are_free() -> None:
     made = claims("mail", "report")
     learn_quick(made, "mail")
-    made.limited = ["mail", "report"]
-    made.wrote(1_000)
+    made.limited_types = ["mail", "report"]
+    made.count_written(1_000)
     plan = made.plan(loads(0, 0))
     assert plan is not None
     assert plan.limit == 2
@@ -323,7 +332,7 @@ def test_more_are_claimed_of_a_quick_type_with_a_limit_than_slots_are_free() -> 
 
 def test_types_with_a_limit_come_first_while_they_are_over_in_a_moment_and_others_have_nothing() -> None:
     made = claims("mail", "report")
-    made.limited, made.has_more = ["report"], True
+    made.limited_types, made.has_more = ["report"], True
 
     def turns() -> list[bool]:
         return [plan.unlimited_first for _ in range(16) if (plan := made.plan(loads(0, 0)))]
@@ -353,7 +362,7 @@ def test_what_is_claimed_ahead_leaves_out_slots_that_a_slow_run_was_claimed_for(
 
 def test_nothing_is_claimed_ahead_when_the_free_slots_could_not_be_filled() -> None:
     plan = ClaimPlan(["mail", "report"], limit=2, quick=["mail"], ahead=200, slots=2, round=1)
-    script = claim_script(plan, "w1", 30, ClaimCursor(), announce=None)
+    script = ClaimBatch(plan, Worker("w1"), ClaimCursor()).script()
     next(script)
     with pytest.raises(StopIteration) as ended:
         script.send([claimed("mail", 1)])
@@ -362,7 +371,7 @@ def test_nothing_is_claimed_ahead_when_the_free_slots_could_not_be_filled() -> N
 
 def test_what_is_claimed_ahead_is_asked_of_quick_types_alone() -> None:
     plan = ClaimPlan(["mail", "report"], limit=1, quick=["mail"], ahead=200, slots=2, round=1)
-    script = claim_script(plan, "w1", 30, ClaimCursor(), announce=None)
+    script = ClaimBatch(plan, Worker("w1"), ClaimCursor()).script()
     next(script)
     _, (types, *_) = script.send([claimed("mail", 1)])
     assert types == b"{mail}" or types == b'{"mail"}'
@@ -397,19 +406,19 @@ def test_a_timeout_without_an_end_is_bounded() -> None:
     made = claims("mail")
     head = (1, 1, 1, 0, "mail", "{}", None, None, None, "2026-01-01", None)
     for seconds in (inf, nan, 1e300):
-        entry = held_from_row(
+        entry = run_from_row(
             (*head, seconds, None), made.policies, worker_id="w", lease_seconds=30, leased_ns=0
         )
         assert entry.assignment.timeout_seconds == 315_360_000
 
 
-def round_with_a_row_at_once(lease_seconds: float) -> ClaimResult | Together:
+def round_with_a_row_at_once(lease_seconds: float) -> ClaimResult | Transaction:
     """Answer a round's first claim with a row; return what it hands over, or what it sends next."""
     plan = ClaimPlan(["send"], limit=4, limited=["charge", "refund"], round=1)
-    script = claim_script(plan, "w1", lease_seconds, ClaimCursor(), announce=None)
+    script = ClaimBatch(plan, Worker("w1", lease_seconds=lease_seconds), ClaimCursor()).script()
     next(script)
     try:
-        return Together(script.send([(1, 1)]))
+        return Transaction(script.send([(1, 1)]))
     except StopIteration as ended:
         assert isinstance(ended.value, ClaimResult)
         return ended.value
@@ -425,5 +434,5 @@ def test_over_a_slow_link_a_round_hands_over_what_it_has_and_the_next_follows_at
 
 def test_over_a_fast_link_a_round_asks_for_the_limited_types_too() -> None:
     asked = round_with_a_row_at_once(lease_seconds=30)
-    assert isinstance(asked, Together)
+    assert isinstance(asked, Transaction)
     assert asked[0] == (LOCK_LIMIT, (b"charge",))

@@ -235,12 +235,12 @@ def test_what_waits_for_its_next_try_waits_as_long_as_it_was_to_wait(connection:
 def test_a_step_after_a_look_that_found_nothing_ahead_does_not_ask_again(connection: Connection) -> None:
     a_worker(connection, "w2")
     clock = Clock("w1")
-    clock.looked(is_anything_ahead=False)
+    clock.note_poll(is_anything_ahead=False)
     be_ahead(connection, timedelta(hours=6))
     assert clock.step(connection) == {}
     assert clock.step(connection)["workers"] == 1, "one look stands for one step"
     be_ahead(connection, timedelta(hours=6))
-    clock.looked(is_anything_ahead=True)
+    clock.note_poll(is_anything_ahead=True)
     assert clock.step(connection)["workers"] == 1
 
 

@@ -30,8 +30,8 @@ from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor
 from wakeboard.queue import error_groups
-from wakeboard.runtime.loop import record
-from wakeboard.runtime.loop.record import ErrorGroupThrottle
+from wakeboard.runtime.loop import result_queue
+from wakeboard.runtime.loop.result_queue import ErrorGroupThrottle
 
 ANNA = Actor("anna", Role.OPERATOR, "web")
 
@@ -172,7 +172,7 @@ def test_a_lost_lease_is_one_group_whether_the_reaper_or_a_person_noticed(connec
 
 def test_a_process_tells_a_group_once_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr(record, "monotonic", lambda: now)
+    monkeypatch.setattr(result_queue, "monotonic", lambda: now)
     known = ErrorGroupThrottle()
     assert known.is_due(7)
     known.note([7, 8])
@@ -183,7 +183,7 @@ def test_a_process_tells_a_group_once_a_minute(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_what_is_remembered_of_groups_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(record, "MOST_TOLD", 3)
+    monkeypatch.setattr(result_queue, "MOST_GROUPS", 3)
     known = ErrorGroupThrottle()
     for number in range(1000):
         known.note([number])

@@ -224,7 +224,7 @@ def test_an_hour_that_cannot_be_summed_is_left_and_holds_up_no_other(
     ended(connection, good, 5, table="statistics_deltas")
     assert duty.step(connection) == {"rows": 1, "hours": 0, "left": 1}, "and tries again later"
     connection.execute("ALTER TABLE wakeboard.statistics_hours DROP CONSTRAINT broken")
-    in_an_hour = monotonic() + statistics_merge.LOOK_AGAIN_SECONDS
+    in_an_hour = monotonic() + statistics_merge.RETRY_SECONDS
     monkeypatch.setattr(statistics_merge, "monotonic", lambda: in_an_hour)
     assert duty.step(connection) == {"rows": 0, "hours": 2}
     assert (summed(connection)[good], summed(connection)[bad]) == (6, 2)

@@ -407,8 +407,8 @@ def test_one_worker_of_all_makes_the_pass_and_all_tell_of_it(
     first, second = duty(), duty()
     first.step(connection)
     second.step(connection)
-    assert not second.is_working
-    wait_until(lambda: not first.is_working, 30, "the pass is through")
+    assert not second.is_running
+    wait_until(lambda: not first.is_running, 30, "the pass is through")
     assert size(connection) < grown
     told = second.step(connection)
     assert "job_runs_" in told["rebuilt"] and told["rebuilt_at"] and "tried" not in told
@@ -418,7 +418,7 @@ def test_one_worker_of_all_makes_the_pass_and_all_tell_of_it(
 def test_the_next_pass_is_half_an_hour_later(duty: Callable[[], Indexes], connection: Connection) -> None:
     one = duty()
     one.step(connection)
-    wait_until(lambda: not one.is_working)
+    wait_until(lambda: not one.is_running)
     shift = "UPDATE wakeboard.loops SET last_success_at = last_success_at - %s::interval"
     connection.execute(shift, ("29 minutes",))
     assert state.begin(connection) is None
@@ -435,7 +435,7 @@ def test_a_worker_that_stops_ends_its_rebuild_and_the_next_pass_tidies_up(
         one.step(connection)
         wait_until(lambda: find_half_built(connection), 10, "the new index is being built")
         one.stop()
-        assert not one.is_working
+        assert not one.is_running
     wait_until(lambda: sessions(connection) == 0)
     assert size(connection) == grown and len(claim(connection)) > 0
     connection.execute("UPDATE wakeboard.loops SET last_success_at = '2020-01-01'")
@@ -465,7 +465,7 @@ def test_the_database_that_does_not_answer_is_a_line_in_the_log(
 ) -> None:
     one = Indexes("postgresql://127.0.0.1:1/x")
     one.step(connection)
-    wait_until(lambda: not one.is_working)
+    wait_until(lambda: not one.is_running)
     assert "could not be looked at" in capsys.readouterr().err
 
 
@@ -477,5 +477,5 @@ def test_a_worker_behind_a_pooler_leaves_the_pass_to_others(
         with db.connect(middleman.url, name="test") as pooled:
             one = duty()
             one.step(pooled)
-            assert not one.is_working
+            assert not one.is_running
     assert state.begin(connection) is not None

@@ -11,9 +11,12 @@ from tests.support.factories import Connection, a_run, a_type, claim, end_lease,
 from tests.support.workers.worker_processes import OPERATOR
 from wakeboard import queue as transitions
 from wakeboard.core.process.assignment import Assignment
+from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.database import db
-from wakeboard.runtime.duties.lease import CancelAsked, LeaseKeeper, LeaseTaken, LoopHangs
-from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
+from wakeboard.runtime.duties.lease import LeaseKeeper, StalledLoopError
+from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight
+from wakeboard.runtime.loop.inbox import CancelRequest, LeaseLoss
+from wakeboard.runtime.worker import Worker
 
 
 def held(run_id: int, epoch: int, *, age_seconds: float = 10) -> RunInFlight:
@@ -27,13 +30,12 @@ class Keeper:
 
     def __init__(self, database: str, *entries: RunInFlight, progress: tuple[int, int] | None = None) -> None:
         self.told: list[Any] = []
-        self.holdings = RunsInFlight()
-        self.holdings.add(entries)
+        self.in_flight = RunsInFlight()
+        self.in_flight.add(entries)
         self.loop_silent_seconds = 0.5
         self.keeper = LeaseKeeper(
-            database, "w1", self.holdings, heartbeat_seconds=10, poll_seconds=2, patience_seconds=30,
-            loop_silent_seconds=lambda: self.loop_silent_seconds, progress=lambda _: progress,
-            tell=self.told.append,
+            database, Worker("w1"), self.in_flight, loop_silent_seconds=lambda: self.loop_silent_seconds,
+            progress=lambda _: progress, post=self.told.append,
         )  # fmt: skip
 
 
@@ -76,7 +78,7 @@ def test_nothing_is_renewed_while_the_loop_hangs(connection: Connection, databas
     (one,) = running(connection)
     made = Keeper(database, one)
     made.loop_silent_seconds = 31
-    with pytest.raises(LoopHangs, match="has not moved for 31 s"):
+    with pytest.raises(StalledLoopError, match="has not moved for 31 s"):
         made.keeper.step(connection)
     assert seconds_left(connection, one.run_id) < 6
     made.loop_silent_seconds = 29
@@ -99,7 +101,7 @@ def test_a_run_taken_by_somebody_else_is_told_as_lost(connection: Connection, da
     reap(connection, (lost.run_id, lost.lease_epoch))
     made = Keeper(database, lost, kept)
     made.keeper.step(connection)
-    assert made.told == [LeaseTaken(lost.run_id, lost.lease_epoch)]
+    assert made.told == [LeaseLoss(lost.run_id, lost.lease_epoch)]
     assert seconds_left(connection, kept.run_id) > 25
 
 
@@ -108,7 +110,7 @@ def test_a_run_whose_row_is_gone_is_told_as_lost(connection: Connection, databas
     connection.execute("DELETE FROM wakeboard.job_runs")
     made = Keeper(database, one)
     made.keeper.step(connection)
-    assert made.told == [LeaseTaken(one.run_id, one.lease_epoch)]
+    assert made.told == [LeaseLoss(one.run_id, one.lease_epoch)]
 
 
 def test_a_run_that_ended_by_its_own_attempt_is_not_lost(connection: Connection, database: str) -> None:
@@ -140,7 +142,7 @@ def test_a_cancel_is_seen_without_any_notification(connection: Connection, datab
     transitions.cancel(connection, asked.run_id, OPERATOR)
     made = Keeper(database, asked, untouched)
     made.keeper.step(connection)
-    assert made.told == [CancelAsked(asked.run_id, asked.lease_epoch)]
+    assert made.told == [CancelRequest(asked.run_id, asked.lease_epoch)]
 
 
 @pytest.mark.parametrize(("age", "is_past"), [(26.0, False), (27.5, True)])
@@ -159,28 +161,28 @@ def test_the_fence_counts_from_before_the_renewal_was_sent(connection: Connectio
 
 
 def test_two_attempts_of_one_run_are_held_apart() -> None:
-    holdings = RunsInFlight()
+    in_flight = RunsInFlight()
     old, new = held(7, 1), held(7, 3)
-    holdings.add([old])
-    holdings.add([new])
-    assert (holdings.get(7, 1), holdings.get(7, 3), holdings.has(7), holdings.has(1)) == (
+    in_flight.add([old])
+    in_flight.add([new])
+    assert (in_flight.get(7, 1), in_flight.get(7, 3), in_flight.has(7), in_flight.has(1)) == (
         old,
         new,
         True,
         False,
     )
-    holdings.drop([new])
-    assert (holdings.get(7, 1), len(holdings)) == (old, 1)
-    assert holdings.unknown([(7, 1), (7, 3), (8, 1)]) == [(7, 3), (8, 1)]
+    in_flight.remove([new])
+    assert (in_flight.get(7, 1), len(in_flight)) == (old, 1)
+    assert in_flight.unknown([(7, 1), (7, 3), (8, 1)]) == [(7, 3), (8, 1)]
 
 
 def test_of_two_attempts_with_one_epoch_the_later_one_is_held() -> None:
-    holdings = RunsInFlight()
+    in_flight = RunsInFlight()
     old, new = held(7, 1), held(7, 1)
-    assert holdings.add([old]) == [] and holdings.add([new]) == [old]
+    assert in_flight.add([old]) == [] and in_flight.add([new]) == [old]
     assert old.is_forgotten and not new.is_forgotten
-    holdings.drop([old])
-    assert holdings.get(7, 1) is new, "what is still said of the old one is not of the new one"
+    in_flight.remove([old])
+    assert in_flight.get(7, 1) is new, "what is still said of the old one is not of the new one"
 
 
 def test_a_connection_that_broke_is_found_out_while_nothing_is_held(
@@ -209,7 +211,7 @@ def test_of_two_attempts_of_one_run_only_the_one_that_owns_it_is_renewed(
     before = old.leased_ns
     made = Keeper(database, old, new)
     made.keeper.step(connection)
-    assert made.told == [LeaseTaken(old.run_id, old.lease_epoch)]
+    assert made.told == [LeaseLoss(old.run_id, old.lease_epoch)]
     assert old.leased_ns == before, "its fence comes nearer"
     assert new.leased_ns > before
     assert seconds_left(connection, new.run_id) > 25

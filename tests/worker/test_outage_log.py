@@ -11,10 +11,11 @@ from wakeboard.database import outage_log
 from wakeboard.database.db import DatabaseError
 from wakeboard.database.outage_log import MissingTables, OutageLog
 from wakeboard.runtime.duties import duty_thread, lease
-from wakeboard.runtime.duties.duty_thread import Duties
+from wakeboard.runtime.duties.duty_thread import DutyThread
 from wakeboard.runtime.duties.lease import LeaseKeeper
 from wakeboard.runtime.loop.connections import LoopConnection
 from wakeboard.runtime.loop.in_flight import RunsInFlight
+from wakeboard.runtime.worker import Worker
 
 NOBODY = "postgresql://nobody@/nothing?host=/nonexistent"
 
@@ -99,7 +100,7 @@ def test_a_connection_of_the_loop_that_cannot_be_made_is_told_once(
 ) -> None:
     connection = LoopConnection(NOBODY, "finish", lambda _: None)
     for _ in range(5):
-        connection.failed("The database does not answer.")
+        connection.fail("The database does not answer.")
     assert printed_by(capsys) == ["WARNING The database does not answer. connection=finish"]
 
 
@@ -117,10 +118,10 @@ def test_the_lease_and_the_duties_tell_an_outage_once_and_to_the_end_of_the_sent
         monkeypatch.setattr(module, "connect", refuse)
     monkeypatch.setattr(duty_thread, "RECONNECT_SECONDS", 0.01)
     keeper = LeaseKeeper(
-        NOBODY, "w1", RunsInFlight(), heartbeat_seconds=0.01, poll_seconds=0.01, patience_seconds=30,
-        loop_silent_seconds=lambda: 0.0, progress=lambda _: None, tell=lambda _: None,
+        NOBODY, Worker("w1", heartbeat_seconds=0.01, poll_seconds=0.01), RunsInFlight(),
+        loop_silent_seconds=lambda: 0.0, progress=lambda _: None, post=lambda _: None,
     )  # fmt: skip
-    duties = Duties(NOBODY, [], reconnected=lambda: None, came_round=lambda: None)
+    duties = DutyThread(NOBODY, [])
     for started in (keeper, duties):
         started.start()
     try:
@@ -144,8 +145,8 @@ def test_an_outage_that_an_error_of_the_leases_thread_began_is_no_error_of_that_
 
     monkeypatch.setattr(lease, "connect", refuse)
     keeper = LeaseKeeper(
-        NOBODY, "w1", RunsInFlight(), heartbeat_seconds=0.01, poll_seconds=0.01, patience_seconds=0.3,
-        loop_silent_seconds=lambda: 0.0, progress=lambda _: None, tell=lambda _: None,
+        NOBODY, Worker("w1", heartbeat_seconds=0.01, poll_seconds=0.01, lease_seconds=0.3), RunsInFlight(),
+        loop_silent_seconds=lambda: 0.0, progress=lambda _: None, post=lambda _: None,
     )  # fmt: skip
     keeper.start()
     try:

@@ -13,21 +13,19 @@ from tests.support.processes import wait_until
 from tests.support.workers.worker_processes import a_worker, wait_until_idle, wait_until_status
 from tests.support.workers.worker_processes import insert as enqueue
 from wakeboard.reporting.heartbeats import Beat
-from wakeboard.runtime.duties.poll import PollRequest, PollResult, look
-from wakeboard.runtime.duties.presence import Presence
+from wakeboard.runtime.duties.poll import PollRequest, PollResult, poll
 
 ME = "w1"
 
 
 def looked(connection: Connection, types: tuple[str, ...] = ("mail",), **asked: Any) -> PollResult:
     """Return what a worker that can run ``types`` finds."""
-    presence = Presence(ME, name=None, concurrency=2, heartbeat_seconds=10, lease_seconds=30, is_tick=False)
-    presence.worker_id, presence.job_types = ME, list(types)
     told: dict[str, Any] = {
-        "running": 0, "memory_bytes": None, "is_stopping": False, "beats": [], "wants_work": True,
-        "channel": "wakeboard_hear_me", "proof": None,
+        "worker_id": ME, "job_types": types, "running": 0, "memory_bytes": None, "is_stopping": False,
+        "beats": [], "wants_work": True,
+        "channel": "wakeboard_hear_me", "payload": None,
     } | asked  # fmt: skip
-    return look(connection, presence, PollRequest(**told))[0]
+    return poll(connection, PollRequest(**told))
 
 
 def test_a_look_says_that_the_worker_lives_and_hears_what_people_want(connection: Connection) -> None:
@@ -57,7 +55,7 @@ def test_nothing_is_in_sight_where_nothing_is_planned(connection: Connection) ->
     a_definition(connection, schedule=None, next_fire_at=None)
     found = looked(connection)
     assert (found.fires_in, found.ends_in, found.steps_in) == (None, None, None)
-    assert not found.has_ended_leases and not found.has_work
+    assert not found.has_expired_leases and not found.has_work
 
 
 def test_a_look_knows_the_next_fire_to_the_moment(connection: Connection) -> None:
@@ -90,14 +88,14 @@ def test_limits_of_types_that_are_not_paused_are_brought_along(connection: Conne
     a_type(connection, "report")
     a_type(connection, "sync", max_running_operator=1)
     connection.execute("UPDATE wakeboard.job_types SET paused_at = now() WHERE name = 'sync'")
-    assert looked(connection, ("mail", "report", "sync")).limited == ["mail"]
+    assert looked(connection, ("mail", "report", "sync")).limited_types == ["mail"]
 
 
 def test_an_ended_lease_is_seen(connection: Connection) -> None:
     run_id = a_run(connection, "running")
-    assert not looked(connection).has_ended_leases
+    assert not looked(connection).has_expired_leases
     end_lease(connection, run_id)
-    assert looked(connection).has_ended_leases
+    assert looked(connection).has_expired_leases
 
 
 def test_work_is_what_could_be_claimed_by_this_worker_now(connection: Connection) -> None:

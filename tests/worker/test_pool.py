@@ -25,7 +25,7 @@ from wakeboard.core.run_spec import EnqueueError
 from wakeboard.handlers.pool import NoResult, PoolFull, PoolFuture, PoolStopped
 from wakeboard.handlers.pool.state import decide as decide_for_the_pool
 from wakeboard.handlers.registry import JobType
-from wakeboard.runtime.loop.deciding import decide as decide_for_the_table
+from wakeboard.runtime.loop.ended_attempt import decide_end as decide_for_the_table
 from wakeboard.runtime.loop.in_flight import RunInFlight
 
 __all__ = ["gate", "registry", "table"]

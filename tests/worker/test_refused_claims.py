@@ -13,9 +13,10 @@ from tests.support.workers.worker_processes import a_worker, insert, insert_many
 from wakeboard.database import db
 from wakeboard.queue.engine.claims import candidates
 from wakeboard.runtime.loop.channel import Channel, array, numbers
-from wakeboard.runtime.loop.claim_batch import MOST_REFUSED, ClaimResult, claim_script
+from wakeboard.runtime.loop.claim_batch import MOST_REFUSED, ClaimBatch, ClaimResult
 from wakeboard.runtime.loop.claim_cursor import ClaimCursor
-from wakeboard.runtime.loop.claims import ClaimPlan
+from wakeboard.runtime.loop.claim_planner import ClaimPlan
+from wakeboard.runtime.worker import Worker
 
 STARTS = "new.payload ? 'bad' AND new.status = 'running'"
 SENTENCE = "not this one"
@@ -31,7 +32,7 @@ def channel(database: str) -> Iterator[Channel]:
 def claim(channel: Channel, limit: int = 100, *, limited: bool = False, passed_by: Any = ()) -> ClaimResult:
     names = ["mail"]
     plan = ClaimPlan([] if limited else names, limit, limited=names if limited else (), round=1)
-    script = claim_script(plan, "w1", 30, ClaimCursor(), announce=None, passed_by=passed_by)
+    script = ClaimBatch(plan, Worker("w1"), ClaimCursor(), skipped=passed_by).script()
     claimed = result_of(channel, script)
     assert isinstance(claimed, ClaimResult)
     return claimed
@@ -58,7 +59,7 @@ def test_a_run_that_may_not_start_is_passed_and_the_others_are_claimed(
     good, refused = some_runs(connection, 21, *bad)
     claimed = claim(channel, limited=most is not None)
     assert (ids(claimed), claimed.failure) == (good, None)
-    assert [(one.run_id, one.job_type, one.why) for one in claimed.refused] == [
+    assert [(one.run_id, one.job_type, one.reason) for one in claimed.refused] == [
         (one, "mail", SENTENCE) for one in refused
     ]
     for one in refused:
@@ -112,7 +113,7 @@ def test_a_run_whose_row_may_not_change_at_all_is_passed_by(channel: Channel, co
 def test_while_a_run_is_passed_by_no_statement_comes_to_it_again(limited: bool) -> None:
     names = ["mail"]
     plan = ClaimPlan([] if limited else names, 8, limited=names if limited else (), round=1)
-    script = claim_script(plan, "w1", 30, ClaimCursor(), announce=None, passed_by=[7])
+    script = ClaimBatch(plan, Worker("w1"), ClaimCursor(), skipped=[7]).script()
     statement, values = next(script)
     assert statement == candidates(8)
     assert values == (array(names), numbers([7]), b"t" if limited else b"f")

@@ -12,7 +12,7 @@ from tests.support.factories import Connection, a_run, attempts, claim, row, sta
 from tests.support.postgres.write_refusals import refuse, refuse_at_commit, refuse_no_more, result_of
 from tests.support.processes import wait_until
 from tests.support.workers.ended_attempts import decided
-from tests.support.workers.result_recorder import Desk, running, succeeded, write
+from tests.support.workers.result_queues import Desk, running, succeeded, write
 from tests.support.workers.worker_processes import (
     REAPED_WITHIN,
     a_worker,
@@ -23,12 +23,14 @@ from tests.support.workers.worker_processes import (
     wait_until_status,
 )
 from wakeboard.config import log
+from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.database import db
 from wakeboard.runtime.duties.lease import LeaseKeeper
 from wakeboard.runtime.loop.channel import Channel
 from wakeboard.runtime.loop.claim_batch import RecoveryResult, recovery_script
-from wakeboard.runtime.loop.deciding import never_started
-from wakeboard.runtime.loop.in_flight import RunsInFlight, boottime_ns
+from wakeboard.runtime.loop.ended_attempt import release_unstarted
+from wakeboard.runtime.loop.in_flight import RunsInFlight
+from wakeboard.runtime.worker import Worker
 
 SENTENCE = "no good end for this one"
 BAD = "new.payload ? 'bad'"
@@ -58,12 +60,12 @@ def test_of_a_batch_all_are_written_but_those_that_are_refused_alone(
     mark_bad(connection, *refused)
     rule(connection, f"{BAD} AND new.status = 'succeeded'", SENTENCE)
     for one in ones:
-        desk.recorder.add(succeeded(one, result='{"kept": 1}'))
-    assert write(channel, desk.recorder, rounds=400) < 30 * len(bad), "halved, not one by one"
+        desk.queue.add(succeeded(one, result='{"kept": 1}'))
+    assert write(channel, desk.queue, rounds=400) < 30 * len(bad), "halved, not one by one"
     assert dict(desk.written) == {
         one.run_id: "dead" if one.run_id in refused else "succeeded" for one in ones
     }
-    assert (desk.given_up, desk.refused, len(desk.recorder)) == ([], [], 0)
+    assert (desk.abandoned, desk.refused, len(desk.queue)) == ([], [], 0)
     for run_id in refused:
         found = row(connection, run_id)
         (attempt,) = attempts(connection, run_id)
@@ -81,13 +83,13 @@ def test_an_end_that_is_forbidden_altogether_is_given_up(
     mark_bad(connection, bad.run_id)
     refuse(connection, BAD, SENTENCE)
     for one in (bad, good):
-        desk.recorder.add(
-            never_started(one)
+        desk.queue.add(
+            release_unstarted(one)
             if kind == "release"
             else decided(kind, run_id=one.run_id, epoch=one.lease_epoch)
         )
-    write(channel, desk.recorder, rounds=200)
-    assert (desk.given_up, len(desk.recorder)) == ([bad.run_id], 0)
+    write(channel, desk.queue, rounds=200)
+    assert (desk.abandoned, len(desk.queue)) == ([bad.run_id], 0)
     assert [run_id for run_id, _ in desk.written] == [good.run_id]
     assert status(connection, bad.run_id) == "running"
     assert attempts(connection, bad.run_id) == []
@@ -101,21 +103,21 @@ def test_what_is_forgotten_is_left_out_of_the_parts_of_a_batch_too(
     mark_bad(connection, ones[0].run_id)
     refuse(connection, BAD, SENTENCE)
     for one in ones:
-        desk.recorder.add(succeeded(one))
-    write(channel, desk.recorder, rounds=1)
+        desk.queue.add(succeeded(one))
+    write(channel, desk.queue, rounds=1)
     ones[3].is_forgotten = True
-    desk.recorder.forget()
-    write(channel, desk.recorder, rounds=200)
+    desk.queue.forget()
+    write(channel, desk.queue, rounds=200)
     assert sorted(run_id for run_id, _ in desk.written) == [one.run_id for one in ones[1:3]]
 
 
 def test_what_was_given_up_is_not_given_back_as_if_it_had_never_started(
     channel: Channel, connection: Connection
 ) -> None:
-    holdings = RunsInFlight()
+    in_flight = RunsInFlight()
     ended, unanswered = running(connection, 2)
-    holdings.give_up([(ended.run_id, ended.lease_epoch)])
-    found = result_of(channel, recovery_script("w1", holdings))
+    in_flight.abandon([(ended.run_id, ended.lease_epoch)])
+    found = result_of(channel, recovery_script("w1", in_flight))
     assert found == RecoveryResult(1, [], [])
     assert (status(connection, ended.run_id), status(connection, unanswered.run_id)) == ("running", "queued")
 
@@ -145,13 +147,13 @@ def test_a_lease_that_may_not_be_renewed_costs_no_other_its_lease(
     ones = running(connection, 5)
     mark_bad(connection, ones[1].run_id)
     refuse(connection, BAD, SENTENCE)
-    holdings, long_ago = RunsInFlight(), boottime_ns() - int(20e9)
+    in_flight, long_ago = RunsInFlight(), boottime_ns() - int(20e9)
     for one in ones:
         one.leased_ns = long_ago
-    holdings.add(ones)
+    in_flight.add(ones)
     keeper = LeaseKeeper(
-        database, "w1", holdings, heartbeat_seconds=10, poll_seconds=2, patience_seconds=30,
-        loop_silent_seconds=lambda: 0.0, progress=lambda _: None, tell=lambda _: None,
+        database, Worker("w1"), in_flight, loop_silent_seconds=lambda: 0.0, progress=lambda _: None,
+        post=lambda _: None,
     )  # fmt: skip
     with db.connect(database, name="wakeboard lease") as own:
         for _ in range(3):

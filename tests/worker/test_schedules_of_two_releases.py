@@ -12,7 +12,8 @@ from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import definitions
 from wakeboard.queue.definitions import edit
-from wakeboard.runtime.duties.presence import Presence, new_worker_id
+from wakeboard.runtime import worker
+from wakeboard.runtime.duties.worker_row import WorkerRow
 from wakeboard.schedules import code_schedules
 
 ANN = Actor("ann", Role.ADMIN, "web")
@@ -24,19 +25,16 @@ class Worker:
 
     def __init__(self, connection: Connection, text: str | None, *, is_tick: bool = False) -> None:
         self.connection, self.policies = connection, [{**POLICY, "schedule": text}]
-        self.presence = Presence(
-            new_worker_id("host"), name=None, concurrency=1, heartbeat_seconds=10, lease_seconds=30,
-            is_tick=is_tick,
-        )  # fmt: skip
-        self.presence.register(connection, self.policies)
+        self.row = WorkerRow(worker.Worker(worker.new_worker_id("host"), is_tick=is_tick))
+        self.row.register(connection, self.policies)
         code_schedules.sync(connection, self.policies)
 
     def a_minute_later(self) -> None:
         code_schedules.resync(self.connection, self.policies)
-        self.presence.publish(self.connection, self.policies)
+        self.row.publish_types(self.connection, self.policies)
 
     def stop(self) -> None:
-        self.presence.stopped(self.connection)
+        self.row.mark_stopped(self.connection)
 
 
 POLICY = {"name": "report", "max_attempts": 10, "timeout_seconds": 300.0, "backoff": "fixed 1s"}

@@ -20,7 +20,8 @@ from wakeboard.config.service_thread import FailureLog, ServiceThread
 from wakeboard.config.settings import Settings
 from wakeboard.handlers.pool import Pool, PoolFuture
 from wakeboard.handlers.registry import JobType
-from wakeboard.runtime.loop.connections import LoopConnection, NotConnected
+from wakeboard.runtime.loop.connections import LoopConnection
+from wakeboard.runtime.loop.inbox import ConnectFailure
 
 Said = Callable[[], str]
 
@@ -239,10 +240,10 @@ def test_a_connection_that_cannot_be_opened_for_whatever_reason_is_tried_again(
     monkeypatch.setattr("wakeboard.runtime.loop.connections.connect", connect)
     connection.ensure()
     (answer,) = wait_until(lambda: told, 10, "the loop hears of it")
-    assert isinstance(answer, NotConnected)
+    assert isinstance(answer, ConnectFailure)
     assert answer.reason == "OSError: [Errno 24] Too many open files"
     assert "Traceback" in said()
-    connection.failed(answer.reason)
+    connection.fail(answer.reason)
     connection._retry_at = 0.0
     connection.ensure()
     wait_until(lambda: len(told) == 2, 10, "it is tried again")
@@ -256,5 +257,5 @@ def test_a_connection_for_which_there_is_no_thread_is_tried_again(monkeypatch: p
 
     monkeypatch.setattr(threading.Thread, "start", start)
     connection.ensure()
-    assert not connection._connecting
-    assert connection.absence._since is not None, "it is said"
+    assert not connection._is_connecting
+    assert connection.outage_log._since is not None, "it is said"

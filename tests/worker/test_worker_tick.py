@@ -25,7 +25,7 @@ from tests.support.workers.worker_processes import (
     truth,
     wait_until_started,
 )
-from wakeboard.runtime.duties.duty_thread import Duties, Duty
+from wakeboard.runtime.duties.duty_thread import Duty, DutyThread
 from wakeboard.schedules import scheduler
 
 
@@ -83,9 +83,9 @@ def test_a_tick_logs_no_more_than_it_was_asked_to(database: str, connection: Con
 def test_duties_tell_once_that_each_has_had_its_first_turn(database: str) -> None:
     done = list[str]()
     steps = (lambda _: done.append("schedule"), lambda _: done.append("presence"))
-    duties = Duties(
+    duties = DutyThread(
         database, [Duty(name, 0.01, step) for name, step in zip("ab", steps, strict=True)],
-        reconnected=lambda: None, came_round=lambda: done.append("told"),
+        on_first_round=lambda: done.append("told"),
     )  # fmt: skip
     duties.start()
     wait_until(lambda: len(done) > 6, 20, "the duties come round again")

@@ -6,8 +6,9 @@ from typing import Any
 
 from wakeboard.core.outcome import AttemptResult, Kind
 from wakeboard.core.process.assignment import Assignment
-from wakeboard.runtime.loop.deciding import EndedAttempt, decide
-from wakeboard.runtime.loop.in_flight import RunInFlight, boottime_ns
+from wakeboard.core.process.shared_slot import boottime_ns
+from wakeboard.runtime.loop.ended_attempt import EndedAttempt, decide_end
+from wakeboard.runtime.loop.in_flight import RunInFlight
 
 
 def held(run_id: int = 1, epoch: int = 1, **columns: Any) -> RunInFlight:
@@ -27,7 +28,7 @@ def held(run_id: int = 1, epoch: int = 1, **columns: Any) -> RunInFlight:
 
 def decided(kind: Kind, *, is_stopping: bool = False, **columns: Any) -> EndedAttempt:
     """Return what is decided of an answer of ``kind`` for a run that is held as ``columns`` say."""
-    ended = decide(
+    ended = decide_end(
         held(**columns), AttemptResult(kind, error_code="code"), took_seconds=1, ended_ns=boottime_ns(),
         is_stopping=is_stopping,
     )  # fmt: skip

@@ -1,1 +1,1 @@
-"""The worker process: supervisor, its loop, its children and its duties."""
+"""The worker process: its supervisor, the loop's parts, the duties and the children."""

@@ -337,7 +337,7 @@ error_groups = Table(
     Column("frame", Text),
     Column("first_run_id", BigInteger),
     timestamp("first_seen_at", now=True),
-    # Up to a minute old: see wakeboard.runtime.loop.record.
+    # Up to a minute old: see wakeboard.runtime.loop.result_queue.
     timestamp("last_seen_at", now=True),
     # When it was last seen again after a long silence, and since when it had been silent.
     timestamp("returned_at"),

@@ -48,8 +48,8 @@ history AS (
 
 
 # The error groups of those rows of ``moved`` that carry a template: inserted when new, else updated. A
-# template is sent once a minute per group (runtime.loop.record), so many failures of one kind do not queue at
-# one row; a locked row is skipped. In the order of their ids, or two batches deadlock.
+# template is sent once a minute per group (runtime.loop.result_queue), so many failures of one kind do not
+# wait at one row; a locked row is skipped. In the order of their ids, or two batches deadlock.
 ERROR_GROUPS_CTE = f"""
 met AS (
     INSERT INTO wakeboard.error_groups (id, fingerprint, error_code, job_type, template, frame, first_run_id)

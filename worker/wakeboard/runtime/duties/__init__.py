@@ -1,1 +1,1 @@
-"""What a worker does beside its runs, one duty a file: leases, presence, reaping, live output."""
+"""What a worker does beside its runs, one duty a module: leases, polls, reaping, statistics, live output."""

@@ -1,13 +1,16 @@
-"""The list of a worker's background duties, and the one that speaks for the worker itself."""
+"""A worker's background duties: the heartbeat on one thread, all others on another.
+
+So no slow duty delays a heartbeat: a healthy worker never looks silent.
+"""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from time import monotonic
-from typing import Any, Protocol
+from typing import Protocol
 
 import psycopg
 
@@ -21,340 +24,326 @@ from wakeboard.maintenance.retention.sweep import Retention
 from wakeboard.queue import types
 from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.duties.clock import CLOCK_SECONDS, Clock
-from wakeboard.runtime.duties.duty_thread import Connection, Duties, Duty, Step
+from wakeboard.runtime.duties.duty_thread import Duty, DutyThread, Numbers, Step
 from wakeboard.runtime.duties.indexes import INDEXES_SECONDS, Indexes
 from wakeboard.runtime.duties.live_output import LiveOutput
-from wakeboard.runtime.duties.notify_check import LISTEN_SECONDS, NotifyCheck
+from wakeboard.runtime.duties.notify_check import CHECK_SECONDS, NotifyCheck
 from wakeboard.runtime.duties.operations import Operations
-from wakeboard.runtime.duties.poll import PollRequest, PollResult, limited, look, say_alive
-from wakeboard.runtime.duties.presence import Presence
+from wakeboard.runtime.duties.poll import PollRequest, PollResult, limited_types, poll, write_seen
 from wakeboard.runtime.duties.reaper import Reaper
 from wakeboard.runtime.duties.statistics_merge import MERGE_SECONDS, StatisticsMerge
-from wakeboard.runtime.loop.claims import ClaimPlanner
-from wakeboard.runtime.loop.in_flight import RunsInFlight
-from wakeboard.runtime.loop.inbox import Looked, StopAsked, WorkMayBeDue
+from wakeboard.runtime.duties.worker_row import Policies, WorkerRow
+from wakeboard.runtime.loop.claim_planner import ClaimPlanner
+from wakeboard.runtime.loop.inbox import Post, StopRequest, WorkCheck, WorkHint
+from wakeboard.runtime.loop.slots import Slots
 from wakeboard.runtime.processes.memory import resident_bytes
+from wakeboard.runtime.worker import Worker
 from wakeboard.schedules import code_schedules, scheduler
 
-LOOK_SECONDS = 2.0
-# While something is due; a fire is known beforehand and needs no look.
+# How often a worker polls at most; sooner after a duty had something to do.
+POLL_SECONDS = 2.0
 SOON_SECONDS = 1.0
-# A due duty must not come before the database's clock says so.
+# A duty runs so much later than it is due, so that the database's clock says that it is.
 PUNCTUAL_SECONDS = 0.005
-POLICIES_SECONDS = 60.0
-# How long the threads have to end what they are at.
+PUBLISH_SECONDS = 60.0
+# How long the threads have to end the step under way.
 STOP_SECONDS = 2.0
 DUE_DUTIES = ("schedule", "pauses", "reap", "operations")
 MEMORY_SECONDS = 10.0
 LIVE_OUTPUT_SECONDS = 2.0
 FORGET_SECONDS = 3600.0
-
-
 ALERTS_SECONDS = 15.0
 
 
-class Alerts:
-    """The duty of one worker process; what it finds is delivered by runs of type ``alert``."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._evaluator = RuleEvaluator("worker", settings)
-        self._heartbeat = Heartbeat(settings.heartbeat_url)
-
-    def step(self, connection: psycopg.Connection[Any]) -> dict[str, int]:
-        """Look once; return how many rules were looked at, fire, and how many messages were written."""
-        self._heartbeat.step(connection)
-        return self._evaluator.step(connection)
-
-
-class Paced(Protocol):
-    """Work that is done a part at a time, or may be due before the usual time."""
+class PacedDuty(Protocol):
+    """A duty that does its work in parts, or may be due before the usual time."""
 
     pause_seconds: float | None
 
-    def step(self, connection: Connection, /) -> Mapping[str, Any] | None:
-        """Do a part of it; ``pause_seconds`` then says when to go on, None for the usual time."""
-
-
-class HasBeat(Protocol):
-    """A loop that tells how it stands, from any thread."""
-
-    def beat(self) -> Beat:
-        """Return when it last succeeded, and why not since."""
+    def step(self, connection: psycopg.Connection, /) -> Numbers | None:
+        """Do a part. ``pause_seconds`` then says when to continue, None for the usual time."""
 
 
 class Background:
-    """The heartbeat, on a thread and a connection of its own; reaping, firing and the rest, on another.
+    """The threads ``heartbeat`` and ``duties`` of one worker.
 
-    A heartbeat so waits for no slow duty: a worker that is well never looks silent for one.
+    ``is_draining``: whether a person drains the worker; ``is_stopping``: whether it stops, as the loop says.
     """
 
     def __init__(
         self,
-        url: str,
+        worker: Worker,
         settings: Settings,
-        presence: Presence,
-        claims: ClaimPlanner,
-        holdings: RunsInFlight,
-        loops: Sequence[HasBeat],
-        hearing: NotifyCheck,
-        lack: MissingTables,
-        *,
-        read_output: Callable[[int], str],
-        is_tick: bool,
-        tell: Callable[[WorkMayBeDue | Looked | StopAsked], None],
+        url: str,
+        planner: ClaimPlanner,
+        slots: Slots,
+        notify_check: NotifyCheck,
+        post: Post,
     ) -> None:
-        """``loops``: who else tells how it stands; ``hearing`` proves that notifications arrive;
-        ``read_output`` returns what a slot's run has printed; ``tell`` leaves word for the loop. Both are
-        called from these threads."""
+        """``url``: the database's libpq URL; ``post`` sends messages to the loop from these threads."""
+        self._worker = worker
         self._settings = settings
-        self._presence = presence
-        self._claims = claims
-        self._holdings = holdings
-        self._loops = loops
-        self._tell = tell
-        self._hearing = hearing
-        self._look_seconds = min(settings.heartbeat_seconds, LOOK_SECONDS)
-        self._publish_at = self._weigh_at = 0.0
+        self._planner = planner
+        self._slots = slots
+        self._notify_check = notify_check
+        self._post = post
+        self._poll_seconds = min(worker.heartbeat_seconds, POLL_SECONDS)
+        self._publish_at = self._measure_memory_at = 0.0
         self._memory_bytes = 0
-        self._live_output = LiveOutput(read_output)
+        self._beats: Sequence[Callable[[], Beat]] = ()
+        self._row = WorkerRow(worker)
+        self._live_output = LiveOutput(slots.output_tail)
         self._reaper = Reaper(
-            lease_seconds=settings.lease_seconds, heartbeat_seconds=settings.heartbeat_seconds,
-            waits_first=not is_tick,
+            lease_seconds=worker.lease_seconds, heartbeat_seconds=worker.heartbeat_seconds,
+            waits_first=not worker.is_tick,
         )  # fmt: skip
-        self._clock = Clock(presence.worker_id)
-        self._jumps = 0
+        self._clock = Clock(worker.id)
+        self._clock_jumps = 0
         self._has_more_fires = False
         self._operations = Operations()
-        self._counting = StatisticsMerge()
-        self._retention = Retention(RetentionPolicy.from_settings(settings), presence.worker_id)
-        # A tick ends before a rebuild would.
-        self._indexes = None if is_tick else Indexes(url)
-        self._heartbeat = Duties(url, self._heartbeats(), name="heartbeat", lack=lack)
-        # A claim from before proves to no tick that nothing is left: what was due is fired now.
-        self._duties = Duties(
-            url, self._list(), lack=lack, reconnected=self._reaper.reconnected, came_round=self._wake
+        self._statistics_merge = StatisticsMerge()
+        self._retention = Retention(RetentionPolicy.from_settings(settings), worker.id)
+        self._alerts = RuleEvaluator("worker", settings)
+        self._heartbeat_url = Heartbeat(settings.heartbeat_url)
+        # A tick would end before a rebuild does.
+        self._indexes = None if worker.is_tick else Indexes(url)
+        self.missing_tables = MissingTables()
+        self._heartbeat_thread = DutyThread(
+            url, self._heartbeat_duties(), name="heartbeat", missing_tables=self.missing_tables
         )
-        self._policies: Sequence[dict[str, Any]] | None = None
-        self._registered_with: Sequence[dict[str, Any]] | None = None
+        self._duty_thread = DutyThread(
+            url, self._duties(), missing_tables=self.missing_tables, on_reconnect=self._reaper.reconnected,
+            # Only a claim from now on proves to a tick that nothing is left: what was due is fired.
+            on_first_round=self._post_work_hint,
+        )  # fmt: skip
+        self._policies: Policies | None = None
+        self._registered_policies: Policies | None = None
         self._locked_schedules: Sequence[str] = ()
         self.is_draining = False
         self.is_stopping = False
 
     @property
     def is_registered(self) -> bool:
-        """Whether the worker's row stands: from then on it claims."""
-        return self._registered_with is not None
+        """Whether the worker's row is written; only then it claims."""
+        return self._registered_policies is not None
 
     @property
     def ended_threads(self) -> list[str]:
-        """The threads that have ended, though nobody stopped them."""
-        return [duties.name for duties in (self._heartbeat, self._duties) if duties.is_gone]
+        """The names of threads that have ended though nobody stopped them."""
+        return [thread.name for thread in (self._heartbeat_thread, self._duty_thread) if thread.has_ended]
 
     @property
     def is_without_tables(self) -> bool:
-        """Whether the database was never migrated: nothing can be done until it is."""
-        return self._heartbeat.is_without_tables or self._duties.is_without_tables
+        """Whether the database was never migrated."""
+        return self._heartbeat_thread.is_without_tables or self._duty_thread.is_without_tables
 
     @property
     def rounds(self) -> int:
-        """How often the duties have been looked at since all that was due had been fired, 0 before that."""
-        return 0 if self._has_more_fires else self._duties.rounds
+        """How often all due duties have run, 0 while due schedules are left to fire."""
+        return 0 if self._has_more_fires else self._duty_thread.rounds
 
-    def start(self) -> None:
-        """Start the threads."""
-        self._heartbeat.start()
-        self._duties.start()
+    def start(self, beats: Sequence[Callable[[], Beat]]) -> None:
+        """Start the threads. ``beats`` return the state of the worker's other loops, from any thread."""
+        self._beats = beats
+        self._heartbeat_thread.start()
+        self._duty_thread.start()
 
     def stop(self) -> None:
-        """End the threads."""
+        """End the threads, within two seconds."""
         until = monotonic() + STOP_SECONDS
         for patience in (0.0, STOP_SECONDS):
-            for duties in (self._heartbeat, self._duties):
-                duties.stop(max(0.0, min(patience, until - monotonic())))
+            for thread in (self._heartbeat_thread, self._duty_thread):
+                thread.stop(max(0.0, min(patience, until - monotonic())))
         if self._indexes is not None:
             self._indexes.stop()
 
-    def publish(self, policies: Sequence[dict[str, Any]]) -> None:
-        """The handlers are known, perhaps anew: register the worker as soon as the database answers."""
+    def publish(self, policies: Policies) -> None:
+        """Register the worker with these job types as soon as the database answers."""
         self._policies = policies
-        self._heartbeat.hurry("presence")
+        self._heartbeat_thread.run_soon("presence")
 
-    def _wake(self) -> None:
-        """A claim may bring something now."""
-        self._tell(WorkMayBeDue())
+    def mark_stopped(self, connection: psycopg.Connection) -> None:
+        """Write that the worker ended in order."""
+        self._row.mark_stopped(connection)
 
-    def _heartbeats(self) -> list[Duty]:
+    def _post_work_hint(self) -> None:
+        self._post(WorkHint())
+
+    # ---- the duties ---------------------------------------------------------------------------------
+
+    def _heartbeat_duties(self) -> list[Duty]:
         return [
-            Duty("presence", self._look_seconds, self._be_present),
-            Duty("listen", LISTEN_SECONDS, self._hearing.step, on_demand=True, due_at=math.inf),
+            Duty("presence", self._poll_seconds, self._poll),
+            Duty("listen", CHECK_SECONDS, self._notify_check.step, on_demand=True, due_at=math.inf),
         ]
 
-    def _list(self) -> list[Duty]:
-        settings, look_seconds = self._settings, self._look_seconds
+    def _duties(self) -> list[Duty]:
         steps: Sequence[Step] = (
             self._fire,
             types.end_due_pauses,
             self._reap,
-            self._go_on("operations", self._operations),
+            self._paced("operations", self._operations),
         )
-        return [
-            # First: what is due is found by times that it puts right.
-            Duty("clock", CLOCK_SECONDS, self._put_right),
+        duties = [
+            # First: it corrects the times by which the others find what is due.
+            Duty("clock", CLOCK_SECONDS, self._correct_clock),
             *(
-                Duty(name, look_seconds, self._soon_again(step), on_demand=True)
+                Duty(name, self._poll_seconds, self._followed_by_poll(step), on_demand=True)
                 for name, step in zip(DUE_DUTIES, steps, strict=True)
             ),
-            Duty("statistics", MERGE_SECONDS, self._go_on("statistics", self._counting)),
-            Duty("alerts", ALERTS_SECONDS, Alerts(settings).step),
-            Duty("live output", LIVE_OUTPUT_SECONDS, self._show_output),
-            Duty("forget", FORGET_SECONDS, self._presence.forget_old),
-            Duty("retention", RETENTION_SECONDS, self._go_on("retention", self._retention)),
-            *self._housekeeping(),
+            Duty("statistics", MERGE_SECONDS, self._paced("statistics", self._statistics_merge)),
+            Duty("alerts", ALERTS_SECONDS, self._check_alerts),
+            Duty("live output", LIVE_OUTPUT_SECONDS, self._write_output),
+            Duty("forget", FORGET_SECONDS, self._row.delete_old),
+            Duty("retention", RETENTION_SECONDS, self._paced("retention", self._retention)),
         ]
+        if self._indexes is not None:
+            later = monotonic() + INDEXES_SECONDS
+            duties.append(Duty("indexes", INDEXES_SECONDS, self._indexes.step, due_at=later))
+        return duties
 
-    def _housekeeping(self) -> list[Duty]:
-        """Return what is in no hurry when a worker starts."""
-        if self._indexes is None:
-            return []
-        later = monotonic() + INDEXES_SECONDS
-        return [Duty("indexes", INDEXES_SECONDS, self._indexes.step, due_at=later)]
+    def _followed_by_poll(self, step: Step) -> Step:
+        """Return ``step`` with a poll soon after it: more may be due by then."""
 
-    def _soon_again(self, step: Step) -> Step:
-        """Return ``step`` with a look soon after it: what it was hurried for may not have been all."""
-
-        def stepped(connection: Connection) -> Mapping[str, Any] | None:
+        def stepped(connection: psycopg.Connection) -> Numbers | None:
             try:
                 return step(connection)
             finally:
-                self._heartbeat.hurry("presence", in_seconds=SOON_SECONDS)
+                self._heartbeat_thread.run_soon("presence", in_seconds=SOON_SECONDS)
 
         return stepped
 
-    def _show_output(self, connection: Connection) -> None:
-        self._live_output.step(connection, self._holdings.all())
+    def _paced(self, name: str, duty: PacedDuty) -> Step:
+        """Return the step of ``duty``, which runs again when its pause is over."""
 
-    def _fire(self, connection: Connection) -> Mapping[str, Any]:
-        """Fire what is due; what is left comes after the other duties that are due by then."""
-        settled, had_more = scheduler.settle(connection), self._has_more_fires
-        self._has_more_fires = settled.has_more
-        if settled.has_more:
-            self._duties.hurry("schedule")
-        elif had_more:
-            # A claim from before proves to no tick that nothing is left.
-            self._wake()
-        return {"due": settled.due}
-
-    def _reap(self, connection: Connection) -> Mapping[str, Any]:
-        """Take back ended leases; what is left comes after the other duties that are due by then."""
-        counts = self._reaper.step(connection)
-        if self._reaper.has_more:
-            self._duties.hurry("reap")
-        return counts
-
-    def _put_right(self, connection: Connection) -> Mapping[str, Any] | None:
-        """Write anew what the database's clock wrote while it was ahead."""
-        if self._reaper.jumps > self._jumps:
-            self._jumps = self._reaper.jumps
-            self._clock.walk()
-        return self._go_on("clock", self._clock)(connection)
-
-    def _go_on(self, name: str, work: Paced) -> Step:
-        """Return the step of ``work``, the duty ``name``, which comes again when it says so."""
-
-        def stepped(connection: Connection) -> Mapping[str, Any] | None:
-            numbers = work.step(connection)
-            if work.pause_seconds is not None:
-                self._duties.hurry(name, in_seconds=work.pause_seconds)
+        def stepped(connection: psycopg.Connection) -> Numbers | None:
+            numbers = duty.step(connection)
+            if duty.pause_seconds is not None:
+                self._duty_thread.run_soon(name, in_seconds=duty.pause_seconds)
             return numbers
 
         return stepped
 
-    def _be_present(self, connection: Connection) -> None:
-        """Say that the process lives, hear what people want of it, and see what is due."""
+    def _check_alerts(self, connection: psycopg.Connection) -> Numbers:
+        """Check the alert rules; runs of type ``alert`` deliver the messages."""
+        self._heartbeat_url.step(connection)
+        return self._alerts.step(connection)
+
+    def _write_output(self, connection: psycopg.Connection) -> None:
+        self._live_output.step(connection, self._slots.in_flight.all())
+
+    def _fire(self, connection: psycopg.Connection) -> Numbers:
+        """Fire due schedules; what is left comes after the other duties that are due."""
+        settled, had_more = scheduler.settle(connection), self._has_more_fires
+        self._has_more_fires = settled.has_more
+        if settled.has_more:
+            self._duty_thread.run_soon("schedule")
+        elif had_more:
+            # Only a claim from now on proves to a tick that nothing is left.
+            self._post_work_hint()
+        return {"due": settled.due}
+
+    def _reap(self, connection: psycopg.Connection) -> Numbers:
+        """Take back expired leases; what is left comes after the other duties that are due."""
+        counts = self._reaper.step(connection)
+        if self._reaper.has_more:
+            self._duty_thread.run_soon("reap")
+        return counts
+
+    def _correct_clock(self, connection: psycopg.Connection) -> Numbers | None:
+        """Correct the times that were written while the database's clock was ahead."""
+        if self._reaper.jumps > self._clock_jumps:
+            self._clock_jumps = self._reaper.jumps
+            self._clock.walk()
+        return self._paced("clock", self._clock)(connection)
+
+    # ---- the heartbeat ------------------------------------------------------------------------------
+
+    def _poll(self, connection: psycopg.Connection) -> None:
+        """Write that the worker lives, and act on what the poll finds."""
         try:
             self._register(connection)
-            asked = self._asked()
-            found, before, after = look(connection, self._presence, asked)
+            request = self._poll_request()
+            found = poll(connection, request)
         except Exception:
-            # What stands in the way of this is in nobody else's, and does not make the worker dead.
+            # The obstacle may be the poll's alone: the duties run, and the worker is not dead.
             for name in DUE_DUTIES:
-                self._duties.hurry(name)
+                self._duty_thread.run_soon(name)
             with suppress(psycopg.Error):
-                say_alive(connection, self._presence.worker_id)
+                write_seen(connection, self._worker.id)
             raise
-        if asked.proof is not None:
-            self._heartbeat.hurry("listen")
-        self._see_what_is_due(found, before, after)
-        if asked.wants_work:
-            self._tell(Looked(found.has_work, before))
-        if self._registered_with is not None:
-            self._obey(connection, found, self._registered_with)
+        if request.payload is not None:
+            self._heartbeat_thread.run_soon("listen")
+        self._run_due_duties(found)
+        if request.wants_work:
+            self._post(WorkCheck(found.has_work, found.sent_at))
+        if self._registered_policies is not None:
+            self._apply_orders(connection, found, self._registered_policies)
 
-    def _register(self, connection: Connection) -> None:
-        """Write what the worker can run and the worker itself, when that is not how they stand."""
+    def _register(self, connection: psycopg.Connection) -> None:
+        """Write the worker's row and types, when they are new."""
         policies = self._policies
-        if policies is None or policies is self._registered_with:
+        if policies is None or policies is self._registered_policies:
             return
-        is_first = self._registered_with is None
-        # Then others find who says it, when they ask whether the newest is still said.
-        self._presence.register(connection, policies)
+        is_first = self._registered_policies is None
+        # The row comes before the schedules of the code: others look there for who declares which.
+        self._row.register(connection, policies)
         self._locked_schedules = code_schedules.sync(connection, policies)
-        self._publish_at = monotonic() + POLICIES_SECONDS
-        self._claims.limited = limited(connection, self._presence.job_types)
-        self._registered_with = policies
+        self._publish_at = monotonic() + PUBLISH_SECONDS
+        self._planner.limited_types = limited_types(connection, self._row.job_types)
+        self._registered_policies = policies
         if is_first:
-            self._wake()
+            self._post_work_hint()
 
-    def _asked(self) -> PollRequest:
-        if monotonic() >= self._weigh_at:
-            self._weigh_at = monotonic() + MEMORY_SECONDS
+    def _poll_request(self) -> PollRequest:
+        if monotonic() >= self._measure_memory_at:
+            self._measure_memory_at = monotonic() + MEMORY_SECONDS
             self._memory_bytes = resident_bytes(os.getpid())
-        beats = (
-            [*self._heartbeat.beats(), *self._duties.beats(), *(loop.beat() for loop in self._loops)]
-            if self.is_registered
-            else []
-        )
+        beats: list[Beat] = []
+        if self.is_registered:
+            beats = [*self._heartbeat_thread.beats(), *self._duty_thread.beats()]
+            beats += [beat() for beat in self._beats]
         return PollRequest(
-            len(self._holdings), self._memory_bytes or None, self.is_stopping, beats,
-            wants_work=self._can_stand_for_polls, channel=self._hearing.channel, proof=self._hearing.ask(),
+            self._worker.id, self._row.job_types, len(self._slots.in_flight), self._memory_bytes or None,
+            self.is_stopping, beats, wants_work=self._replaces_claims, channel=self._notify_check.channel,
+            payload=self._notify_check.next_payload(),
         )  # fmt: skip
 
     @property
-    def _can_stand_for_polls(self) -> bool:
-        """Whether a look comes as often as a poll, and a worker that it stands for hears of new runs."""
-        comes_in_time = self._look_seconds <= self._settings.poll_seconds < 2 * self._look_seconds
+    def _replaces_claims(self) -> bool:
+        """Whether an empty poll may replace a claim: it comes as often, and notifications arrive."""
+        comes_in_time = self._poll_seconds <= self._worker.poll_seconds < 2 * self._poll_seconds
         claims = self.is_registered and not (self.is_draining or self.is_stopping)
-        return comes_in_time and claims and self._hearing.is_proven
+        return comes_in_time and claims and self._notify_check.is_proven
 
-    def _see_what_is_due(self, found: PollResult, before: float, after: float) -> None:
-        """Let each duty come at its time; one that has nothing to do is well."""
-        ended = 0.0 if found.has_ended_leases else None
-        jumped = self._reaper.clock_jumped(found.clock, before, after)
-        if jumped:
-            self._duties.hurry("clock")
-        self._clock.looked(is_anything_ahead=found.is_anything_ahead)
+    def _run_due_duties(self, found: PollResult) -> None:
+        """Run each duty when it is due; one that is not is healthy."""
+        has_jumped = self._reaper.clock_jumped(found.clock, found.sent_at, found.received_at)
+        if has_jumped:
+            self._duty_thread.run_soon("clock")
+        self._clock.note_poll(is_anything_ahead=found.is_anything_ahead)
         due = {
             "schedule": found.fires_in,
             "pauses": found.ends_in,
             "operations": found.steps_in,
-            "reap": None if jumped else ended,
+            "reap": 0.0 if found.has_expired_leases and not has_jumped else None,
         }
         for name, seconds in due.items():
             if seconds is None or seconds > 0:
-                self._duties.well(name)
-            if seconds is not None and seconds <= self._look_seconds:
-                at = before + max(0.0, seconds) + PUNCTUAL_SECONDS
-                self._duties.hurry(name, in_seconds=at - monotonic())
+                self._duty_thread.mark_healthy(name)
+            if seconds is not None and seconds <= self._poll_seconds:
+                at = found.sent_at + max(0.0, seconds) + PUNCTUAL_SECONDS
+                self._duty_thread.run_soon(name, in_seconds=at - monotonic())
 
-    def _obey(self, connection: Connection, found: PollResult, policies: Sequence[dict[str, Any]]) -> None:
-        """Take over what people decided, and write again what somebody took away."""
+    def _apply_orders(self, connection: psycopg.Connection, found: PollResult, policies: Policies) -> None:
+        """Apply what people decided, and write again what somebody deleted."""
         if found.drain is None:
-            self._presence.insert(connection)
+            self._row.insert(connection)
         if found.drain is None or monotonic() >= self._publish_at:
-            self._publish_at = monotonic() + POLICIES_SECONDS
+            self._publish_at = monotonic() + PUBLISH_SECONDS
             self._locked_schedules = code_schedules.resync(connection, policies, self._locked_schedules)
-            self._presence.publish(connection, policies)
-        self._claims.limited = found.limited
+            self._row.publish_types(connection, policies)
+        self._planner.limited_types = found.limited_types
         self.is_draining = bool(found.drain)
         if found.stop and not self.is_stopping:
-            self._tell(StopAsked("asked from the dashboard"))
+            self._post(StopRequest("asked from the dashboard"))

@@ -1,12 +1,12 @@
-"""After the database's clock was ahead: what it wrote meanwhile is counted as past, written anew, and told.
+"""The clock duty: after the database's clock was ahead, it corrects the times that were written meanwhile.
 
-A silent owner's lease lasts as if it had been renewed now. A silent worker was heard just too long ago.
-Schedules come back to the next fire of their rule, and retries wait as long as they were to wait. Fires stay
-unique, so no slot runs twice. What the living write corrects itself within a heartbeat.
+The lease of a silent worker lasts as if it had been renewed now, and the worker was seen just too long ago. A
+schedule returns to the next fire of its rule, and a retry waits as long as its backoff says. Fires stay
+unique, so no schedule fires twice. What live workers write corrects itself within a heartbeat.
 
-Leases, workers, loops, schedules and operations are looked at each turn. Each schedule's rule is asked now
-and then. Runs that wait are walked over only after something was found ahead or the clock was seen to jump.
-Walks go a slice at a time, because this shares the thread of presence, schedules and reaping.
+Leases, workers, loops, schedules and operations are checked each time, the rules of schedules every ten
+minutes. Waiting runs are walked over only after a time ahead was found or the clock was seen to jump. A walk
+goes a slice at a time, because its thread fires schedules and reaps.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Any
 
 import psycopg
 from psycopg.rows import dict_row
@@ -28,28 +27,26 @@ from wakeboard.reporting.diagnosis.question import CAP
 from wakeboard.reporting.heartbeats import MARGIN_SECONDS as LATE_SECONDS
 from wakeboard.schedules.planner import is_too_late
 
-Connection = psycopg.Connection[Any]
-
-# What a look found may be two seconds old by then: within ten, all is put right.
+# A poll's finding may be two seconds old by then, so all is corrected within ten seconds.
 CLOCK_SECONDS = 8.0
-# Between two walks over the schedules while nothing is known to be wrong.
+# How often the rules of schedules are checked while nothing is known to be wrong.
 WALK_SECONDS = 600.0
 SLICE, PAUSE_SECONDS = 1000, 0.05
 # The slowest pace of an operation lets one run a minute.
 OPERATION_SECONDS = 120
 
-_HEARD_AHEAD = is_ahead("greatest(started_at, seen_at, stopped_at)")
+_SEEN_AHEAD = is_ahead("greatest(started_at, seen_at, stopped_at)")
 _LOOKED_AHEAD = f"is_open AND {is_ahead('look_at', OPERATION_SECONDS)}"
-# A part of each look, because an idle worker asks it as long as it lives. A lease that runs answers it too.
+# A part of each poll.
 IS_ANYTHING_AHEAD = f"""
 SELECT EXISTS (SELECT FROM wakeboard.job_runs WHERE status = 'running' AND {is_ahead("locked_until")})
-    OR EXISTS (SELECT FROM wakeboard.workers WHERE {_HEARD_AHEAD})
+    OR EXISTS (SELECT FROM wakeboard.workers WHERE {_SEEN_AHEAD})
     OR EXISTS (SELECT FROM wakeboard.loops WHERE {is_ahead("last_success_at")})
     OR EXISTS (SELECT FROM wakeboard.job_definitions WHERE {is_ahead("settled_at")})
     OR EXISTS (SELECT FROM wakeboard.missed_fires WHERE {is_ahead("noted_at")})
     OR EXISTS (SELECT FROM wakeboard.operations WHERE {_LOOKED_AHEAD})
 """
-# Only of who is silent: who lives renews, and may know of a longer lease than anybody has published.
+# Only of silent workers: a live one renews, and may have a longer lease than is published.
 _LEASES = f"""
 UPDATE wakeboard.job_runs AS r SET locked_until = now() + make_interval(secs => long.seconds)
 FROM (
@@ -62,7 +59,7 @@ FROM (
 ) AS long
 WHERE r.id = long.id AND r.lease_epoch = long.lease_epoch AND (r.status || '') = 'running'
 """
-# All are moved alike: who died first had a successor, and stays before it.
+# All move by the same amount, so a worker that died stays before its successor.
 _WORKERS = f"""
 UPDATE wakeboard.workers AS w SET seen_at = heard.at,
     started_at = least(heard.at, CASE WHEN {is_ahead("w.started_at")}
@@ -73,7 +70,7 @@ FROM (
         ELSE seen_at - (SELECT max(seen_at) FROM wakeboard.workers WHERE id <> %(me)s)
             + now() - make_interval(secs => 2 * heartbeat_seconds + {MARGIN_SECONDS}) END AS at
     FROM wakeboard.workers
-    WHERE {_HEARD_AHEAD}
+    WHERE {_SEEN_AHEAD}
     FOR NO KEY UPDATE SKIP LOCKED
 ) AS heard
 WHERE w.id = heard.id
@@ -87,8 +84,8 @@ FROM (
 ) AS ahead
 WHERE l.process_id = ahead.process_id AND l.name = ahead.name
 """
-# Its next look gives the rule's next fire. What was told of slots that are still to come was not so.
-_ANEW = """), untold AS (
+# The scheduler then finds the rule's next fire. Fires still to come were not missed.
+_RESET = """), unmissed AS (
     DELETE FROM wakeboard.missed_fires AS m USING ahead
     WHERE m.definition_id = ahead.id AND m.scheduled_for > now()
 )
@@ -99,15 +96,15 @@ FROM ahead WHERE d.id = ahead.id
 _SCHEDULES = f"""
 WITH ahead AS MATERIALIZED (
     SELECT id FROM wakeboard.job_definitions WHERE {is_ahead("settled_at")} FOR NO KEY UPDATE SKIP LOCKED
-{_ANEW}"""
-# Alerts and pages ask what was missed lately.
+{_RESET}"""
+# Alerts and pages show what was missed lately.
 _MISSED = f"UPDATE wakeboard.missed_fires SET noted_at = now() WHERE {is_ahead('noted_at')}"
 _OPERATIONS = f"""
 UPDATE wakeboard.operations SET look_at = now(), paced_at = least(paced_at, now())
 WHERE {_LOOKED_AHEAD}
 """
-# Leases first: who was silent is told by heartbeats that are still ahead.
-_PUT_RIGHT = {
+# Leases first: their statement finds silent workers by the times that come next.
+_CORRECTIONS = {
     "leases": _LEASES,
     "workers": _WORKERS,
     "loops": _LOOPS,
@@ -127,14 +124,14 @@ WITH ahead AS MATERIALIZED (
     SELECT d.id FROM wakeboard.job_definitions AS d
     JOIN unnest(%(ids)s::bigint[], %(fires)s::timestamptz[]) AS late (id, fire) USING (id)
     WHERE d.next_fire_at = late.fire FOR NO KEY UPDATE OF d SKIP LOCKED
-{_ANEW}"""
+{_RESET}"""
 
 
 def _waiting_runs(status: Status) -> str:
-    """Return the statement that walks over waiting runs of ``status``, newest first, from before an id.
+    """Return the statement that corrects a slice of waiting runs of ``status``, newest first, before an id.
 
-    A retry waits as long as it was to wait. What was enqueued to be due at once is due. What was enqueued for
-    a time of its own stays: nobody knows whether that was counted from now or read off a right clock.
+    A retry waits as long as its backoff says. A run that was enqueued to be due at once is due. One that was
+    enqueued for a certain time stays: nobody knows whether that time was computed with the wrong clock.
     """
     return f"""
 WITH looked AS MATERIALIZED (
@@ -158,12 +155,12 @@ SELECT (SELECT count(*) FROM looked), (SELECT min(id) FROM looked), (SELECT coun
 """
 
 
-# One slice of a walk: from where on → from where on next, None at the end, and how many were written anew.
-Slice = Callable[[Connection, int], tuple[int | None, int]]
+# One slice of a walk: takes where it starts; returns where the next starts (None at the end) and its count.
+Slice = Callable[[psycopg.Connection, int], tuple[int | None, int]]
 
 
 class Clock:
-    """The duty of one worker process; ``pause_seconds`` is when to look again, None for the usual time."""
+    """The duty of one worker process; ``pause_seconds``: when to continue, None for the usual time."""
 
     def __init__(self, worker_id: str) -> None:
         self.pause_seconds: float | None = None
@@ -173,58 +170,58 @@ class Clock:
         self._slices: deque[tuple[str, Slice, int]] = deque()
 
     def walk(self) -> None:
-        """Walk over all that waits for its time: the clock has jumped, or something was found ahead."""
+        """Walk over all schedules and waiting runs: the clock has jumped, or a time ahead was found."""
         self._walk_at = monotonic() + WALK_SECONDS
         self._slices = deque((("schedules", _schedules, 0), *_RUNS))
 
-    def looked(self, *, is_anything_ahead: bool) -> None:
-        """A look has just answered IS_ANYTHING_AHEAD: where nothing is, the next step need not ask."""
+    def note_poll(self, *, is_anything_ahead: bool) -> None:
+        """Note a poll's answer to IS_ANYTHING_AHEAD, so that the next step need not ask when nothing is."""
         self._is_clear = not is_anything_ahead
 
-    def step(self, connection: Connection) -> Mapping[str, int]:
-        """Write anew what lies ahead; return how many rows of which kind."""
-        counts = {} if self._is_clear else put_right(connection, self._worker_id)
+    def step(self, connection: psycopg.Connection) -> Mapping[str, int]:
+        """Correct times that lie ahead; return how many rows of which kind."""
+        counts = {} if self._is_clear else correct_times(connection, self._worker_id)
         self._is_clear = False
         if counts:
             self.walk()
         elif monotonic() >= self._walk_at:
             self._walk_at = monotonic() + WALK_SECONDS
             self._slices.append(("schedules", _schedules, 0))
-        self._go_on(connection, counts)
+        self._walk_slice(connection, counts)
         self.pause_seconds = PAUSE_SECONDS if self._slices else None
         if counts:
             log.warn(f"{clock_skew.AHEAD}; what it wrote is counted as past.", **counts)
         return counts
 
-    def _go_on(self, connection: Connection, counts: dict[str, int]) -> None:
+    def _walk_slice(self, connection: psycopg.Connection, counts: dict[str, int]) -> None:
         """Walk over the next slice, and add to ``counts``."""
         if not self._slices:
             return
-        name, look, after = self._slices.popleft()
-        following, found = look(connection, after)
+        name, correct, after = self._slices.popleft()
+        following, corrected = correct(connection, after)
         if following is not None:
-            self._slices.appendleft((name, look, following))
-        if found:
-            counts[name] = counts.get(name, 0) + found
+            self._slices.appendleft((name, correct, following))
+        if corrected:
+            counts[name] = counts.get(name, 0) + corrected
 
 
-def put_right(connection: Connection, worker_id: str) -> dict[str, int]:
-    """Write anew what lies further ahead than it can; return how many rows of which kind, none left out.
+def correct_times(connection: psycopg.Connection, worker_id: str) -> dict[str, int]:
+    """Correct times that lie further ahead than they can; return how many rows of which kind.
 
-    worker_id: who does so, and so lives; its loops are written by its next look.
+    ``worker_id``: the worker that does so. It is alive, so its next poll corrects its own rows.
     """
     counts: dict[str, int] = {}
     if connection.execute(IS_ANYTHING_AHEAD.encode()).fetchone() == (False,):
         return counts
-    for name, statement in _PUT_RIGHT.items():
+    for name, statement in _CORRECTIONS.items():
         values = {"me": worker_id} if "%(me)s" in statement else None
         if found := connection.execute(statement.encode(), values).rowcount:
             counts[name] = found
     return counts
 
 
-def _schedules(connection: Connection, after: int) -> tuple[int | None, int]:
-    """Bring schedules back whose next fire lies beyond the one that their rule gives."""
+def _schedules(connection: psycopg.Connection, after: int) -> tuple[int | None, int]:
+    """Reset a slice of schedules whose next fire lies beyond the one that their rule gives."""
     with connection.cursor(row_factory=dict_row) as cursor:
         rows = cursor.execute(_WAITING_SCHEDULES.encode(), {"after": after}).fetchall()
     names = ("schedule", "timezone", "next_fire_at", "settled_at", "now")
@@ -237,14 +234,14 @@ def _schedules(connection: Connection, after: int) -> tuple[int | None, int]:
 
 
 def _runs(status: Status) -> Slice:
-    """Return the walk over the runs of ``status``, the newest first."""
+    """Return the walk over the waiting runs of ``status``, the newest first."""
     statement = _waiting_runs(status).encode()
 
-    def look(connection: Connection, after: int) -> tuple[int | None, int]:
+    def correct(connection: psycopg.Connection, after: int) -> tuple[int | None, int]:
         looked, last, found = connection.execute(statement, {"after": after}).fetchone() or (0, None, 0)
         return (last if looked == SLICE else None), found
 
-    return look
+    return correct
 
 
 _NEWEST = 2**63 - 1

@@ -1,6 +1,6 @@
-"""The indexes duty: looks whether a pass over the indexes is due, and makes it on a thread beside the others.
+"""The indexes duty: checks whether a pass over the indexes is due, and makes it on a thread of its own.
 
-A rebuild takes seconds to minutes, and the duties' own thread says that the worker lives.
+A rebuild takes seconds to minutes, for which the thread of the duties must not wait.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 import psycopg
 
@@ -24,25 +23,25 @@ STOP_SECONDS = 0.3
 
 
 class Indexes:
-    """The duty of one process; whichever worker comes first makes the pass for all."""
+    """The duty of one process. The first worker that finds a pass due makes it for all."""
 
     def __init__(self, url: str, *, floor_bytes: int = FLOOR_BYTES) -> None:
         self._url = url
         self._floor_bytes = floor_bytes
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._connection: psycopg.Connection[Any] | None = None
+        self._connection: psycopg.Connection | None = None
         self._failure: BaseException | None = None
 
     @property
-    def is_working(self) -> bool:
-        """Whether a pass is under way in this process."""
+    def is_running(self) -> bool:
+        """Whether this process makes a pass."""
         return self._thread is not None and self._thread.is_alive()
 
-    def step(self, connection: psycopg.Connection[Any]) -> Mapping[str, Any]:
-        """Begin a pass if one is due; return what came of the last one.
+    def step(self, connection: psycopg.Connection) -> Mapping[str, object]:
+        """Start a pass if one is due; return the result of the last one.
 
-        Raises what ended the last pass in this process, once, when that is not the database's doing.
+        Raises RuntimeError, once, when an unexpected error ended the last pass in this process.
         """
         failure, self._failure = self._failure, None
         if failure is not None:
@@ -50,15 +49,15 @@ class Indexes:
                 f"A pass over the indexes ended by an error: {describe_error(failure)}"
             ) from failure
         last, is_due = state.read(connection)
-        # Through a pooler nothing can be built beside the work: that is left to others.
-        begins = is_due and not self.is_working and not is_pooled(connection)
-        if begins and (current := state.begin(connection)) is not None:
-            self._thread = threading.Thread(target=self._work, args=(current,), name="indexes", daemon=True)
+        # Through a pooler no index can be built concurrently: that is left to other workers.
+        may_start = is_due and not self.is_running and not is_pooled(connection)
+        if may_start and (current := state.begin(connection)) is not None:
+            self._thread = threading.Thread(target=self._run, args=(current,), name="indexes", daemon=True)
             self._thread.start()
         return last.summary()
 
     def stop(self) -> None:
-        """End a pass that is under way; what is half built is dropped by the next one, in any worker."""
+        """End a pass under way. The next one, in any worker, drops what is half built."""
         self._stopping.set()
         thread, connection = self._thread, self._connection
         if thread is None or not thread.is_alive():
@@ -68,7 +67,7 @@ class Indexes:
                 connection.cancel_safe(timeout=STOP_SECONDS)
         thread.join(STOP_SECONDS)
 
-    def _work(self, current: state.RebuildPass) -> None:
+    def _run(self, current: state.RebuildPass) -> None:
         try:
             with rebuild.open_connection(self._url) as self._connection:
                 rebuild.make_pass(

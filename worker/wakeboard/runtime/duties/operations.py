@@ -1,29 +1,28 @@
-"""The worker's share of the operations on many runs: a little of each at a time, among its other duties."""
+"""The operations duty: advances each bulk operation a little at a time."""
 
 from __future__ import annotations
 
 from time import monotonic
-from typing import Any
 
 import psycopg
 
 from wakeboard.bulk.advance import AdvanceResult, advance, find_due
 
 OPERATIONS_SECONDS = 1.0
-# The thread fires schedules and says that the worker lives, too.
+# How long one step may take: the thread fires schedules, too.
 BUDGET_SECONDS = 0.25
 SHORTEST_PAUSE_SECONDS = 0.05
 
 
 class Operations:
-    """The duty of one worker process; ``pause_seconds`` is when to look again, None for the usual time."""
+    """The duty of one worker process; ``pause_seconds``: when to continue, None for the usual time."""
 
     def __init__(self) -> None:
         self.pause_seconds: float | None = None
-        # One that fails again and again comes last, and keeps no other one waiting.
+        # Those that failed come last, so that they delay no other.
         self._failed: set[int] = set()
 
-    def step(self, connection: psycopg.Connection[Any]) -> dict[str, int]:
+    def step(self, connection: psycopg.Connection) -> dict[str, int]:
         """Advance the operations that are due; return how many runs were moved."""
         until, moved = monotonic() + BUDGET_SECONDS, 0
         pauses = [OPERATIONS_SECONDS]
@@ -38,7 +37,7 @@ class Operations:
         self.pause_seconds = shortest if shortest < OPERATIONS_SECONDS else None
         return {"moved": moved} if moved else {}
 
-    def _advance(self, connection: psycopg.Connection[Any], operation_id: int) -> AdvanceResult | None:
+    def _advance(self, connection: psycopg.Connection, operation_id: int) -> AdvanceResult | None:
         try:
             step = advance(connection, operation_id)
         except Exception:

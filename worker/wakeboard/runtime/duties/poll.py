@@ -1,9 +1,9 @@
-"""One look for everything that a worker may have to do: a single statement, every two seconds.
+"""The poll: one statement, every two seconds, for everything that a worker may have to do.
 
-It says that the process lives and how its loops stand, and brings back what people want of the worker, how
-soon a schedule, the end of a pause or an operation is due, whether leases have ended, whether anything could
-be claimed, the database's clock, and whether anything lies ahead of it. What is due is done by its own duty;
-while nothing is, nobody else asks.
+It writes that the process lives and the state of its loops. It returns what people want of the worker, how
+soon a schedule, the end of a pause or an operation is due, whether leases have expired, whether any run could
+be claimed, the database's clock, and whether any time lies ahead of it. Each duty does what is due; none of
+them queries the database while nothing is.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import monotonic
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import psycopg
 
@@ -20,7 +20,6 @@ from wakeboard.core.states import CLAIMABLE, sql_list
 from wakeboard.queue.engine.claims import TYPES_WITH_WORK
 from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.duties.clock import IS_ANYTHING_AHEAD
-from wakeboard.runtime.duties.presence import Presence
 from wakeboard.schedules.scheduler import REFUSED_SECONDS
 
 # $1 worker, $2 running, $3 memory, $4 whether it stops.
@@ -31,7 +30,7 @@ WHERE id = $1
 RETURNING drain_requested_at IS NOT NULL AS drain, stop_requested_at IS NOT NULL AS stop
 """
 # $5 names, $6 intervals, $7 seconds ago, $8 errors, $9 numbers.
-_TOLD = """
+_BEATS = """
 INSERT INTO wakeboard.loops
     (process_id, name, interval_seconds, last_success_at, last_error, last_error_at, numbers)
 SELECT $1, name, interval, now() - make_interval(secs => ago), error,
@@ -50,8 +49,8 @@ SELECT name FROM wakeboard.job_types
 WHERE name = ANY ($10::text[]) AND paused_at IS NULL
     AND coalesce(max_running_operator, max_running) IS NOT NULL
 """
-# Seconds until a duty is due, NULL when nothing is in sight. What waits for its last run to end counts as
-# due: only the duty itself knows. What the database refused is due again a while later.
+# Seconds until a duty is due, NULL when nothing is planned. A schedule that waits for its last run to end
+# counts as due: only the duty knows. One that the database refused is due again a while later.
 _FIRES = f"""
 SELECT extract(epoch FROM min(greatest(
     CASE WHEN unsettled IS NULL THEN coalesce(next_fire_at, now()) ELSE now() END,
@@ -66,9 +65,9 @@ SELECT extract(epoch FROM min(CASE WHEN paused_at IS NULL THEN now() ELSE paused
 FROM wakeboard.job_types WHERE paused_until IS NOT NULL
 """
 _STEPS = "SELECT extract(epoch FROM min(look_at) - now())::float8 FROM wakeboard.operations WHERE is_open"
-_ENDED = "SELECT FROM wakeboard.job_runs WHERE status = 'running' AND locked_until < now()"
-# By jumping along job_runs_claimable, as a claim does: as many probes as there are types with work,
-# however many rows wait for their time or belong to a type that is paused.
+_EXPIRED = "SELECT FROM wakeboard.job_runs WHERE status = 'running' AND locked_until < now()"
+# It jumps along the index job_runs_claimable, as a claim does: one probe for each type with work, however
+# many rows wait for their time or belong to a paused type.
 _CLAIMABLE = f"""
 SELECT FROM ({TYPES_WITH_WORK}) AS work CROSS JOIN generate_series(0, 4) AS priorities (priority)
 CROSS JOIN LATERAL (
@@ -82,10 +81,10 @@ WHERE work.job_type = ANY ($10) AND NOT EXISTS (
     SELECT FROM wakeboard.job_types AS t WHERE t.name = work.job_type AND t.paused_at IS NOT NULL
 )
 """
-# $11 whether to look for runs, $12 the channel of the worker's own notification, $13 what to send on it.
-LOOK = f"""
-WITH seen AS ({_SEEN}), told AS ({_TOLD})
-SELECT seen.drain, seen.stop, ARRAY({_LIMITED}), ({_FIRES}), ({_ENDS}), ({_STEPS}), EXISTS ({_ENDED}),
+# $11 whether to look for runs, $12 the channel of the notify check, $13 its payload.
+POLL = f"""
+WITH seen AS ({_SEEN}), beats AS ({_BEATS})
+SELECT seen.drain, seen.stop, ARRAY({_LIMITED}), ({_FIRES}), ({_ENDS}), ({_STEPS}), EXISTS ({_EXPIRED}),
     $11::boolean AND EXISTS ({_CLAIMABLE}), ({IS_ANYTHING_AHEAD}),
     extract(epoch FROM clock_timestamp())::float8,
     CASE WHEN $13::text IS NOT NULL THEN pg_notify($12, $13)::text END
@@ -93,63 +92,69 @@ FROM (VALUES (1)) AS one (one) LEFT JOIN seen ON true
 """
 
 
-def say_alive(connection: psycopg.Connection[Any], worker_id: str) -> None:
-    """Say that the worker lives, and nothing more: for when a look cannot be had."""
+def write_seen(connection: psycopg.Connection, worker_id: str) -> None:
+    """Write only that the worker lives, after a poll failed."""
     psycopg.RawCursor(connection).execute(_ALIVE.encode(), (worker_id,))
 
 
-def limited(connection: psycopg.Connection[Any], job_types: Sequence[str]) -> list[str]:
-    """Return which of ``job_types`` may run only so many times at once."""
+def limited_types(connection: psycopg.Connection, job_types: Sequence[str]) -> list[str]:
+    """Return which of ``job_types`` have a limit on how many of their runs may run at once."""
     statement = _LIMITED.replace("$10", "$1").encode()
     return [name for (name,) in psycopg.RawCursor(connection).execute(statement, (list(job_types),))]
 
 
-class PollResult(NamedTuple):
-    """What one look brought. ``drain`` and ``stop`` are None when the worker's row is gone.
-
-    ``fires_in``, ``ends_in`` and ``steps_in`` are seconds until a schedule, the end of a pause and an
-    operation are due, None when none is in sight; ``clock`` is the database's, in seconds.
-    """
-
-    drain: bool | None
-    stop: bool | None
-    limited: list[str]
-    fires_in: float | None
-    ends_in: float | None
-    steps_in: float | None
-    has_ended_leases: bool
-    has_work: bool
-    is_anything_ahead: bool
-    clock: float
-
-
 @dataclass(frozen=True, slots=True)
 class PollRequest:
-    """What a look tells of the worker, and whether it looks for runs; ``proof`` is sent to itself."""
+    """What a poll writes of the worker, and whether it looks for runs.
 
+    ``channel`` and ``payload``: the notification that the worker sends to itself, None for none.
+    """
+
+    worker_id: str
+    job_types: Sequence[str]
     running: int
     memory_bytes: int | None
     is_stopping: bool
     beats: Sequence[Beat]
     wants_work: bool
     channel: str
-    proof: str | None
+    payload: str | None
 
 
-def look(
-    connection: psycopg.Connection[Any], presence: Presence, asked: PollRequest
-) -> tuple[PollResult, float, float]:
-    """Look once; return what was found, and the monotonic clock before and after."""
-    beats = asked.beats
+class PollResult(NamedTuple):
+    """What one poll found. ``drain`` and ``stop`` are None when the worker's row is gone.
+
+    ``fires_in``, ``ends_in`` and ``steps_in``: seconds until a schedule, the end of a pause and an operation
+    are due, None when none is planned. ``clock``: the database's, in seconds. ``sent_at`` and
+    ``received_at``: when the poll was sent and answered (monotonic seconds).
+    """
+
+    drain: bool | None
+    stop: bool | None
+    limited_types: list[str]
+    fires_in: float | None
+    ends_in: float | None
+    steps_in: float | None
+    has_expired_leases: bool
+    has_work: bool
+    is_anything_ahead: bool
+    clock: float
+    sent_at: float
+    received_at: float
+
+
+def poll(connection: psycopg.Connection, request: PollRequest) -> PollResult:
+    """Poll once."""
+    beats = request.beats
     values = (
-        presence.worker_id, asked.running, asked.memory_bytes, asked.is_stopping,
+        request.worker_id, request.running, request.memory_bytes, request.is_stopping,
         [beat.name for beat in beats], [beat.interval_seconds for beat in beats],
         [beat.ago_seconds for beat in beats], [beat.error for beat in beats],
         [None if beat.numbers is None else json.dumps(beat.numbers) for beat in beats],
-        presence.job_types, asked.wants_work, asked.channel, asked.proof,
+        list(request.job_types), request.wants_work, request.channel, request.payload,
     )  # fmt: skip
-    before = monotonic()
-    # Planned each time: a plan that was made for a small table would be kept while it grows.
-    row = psycopg.RawCursor(connection).execute(LOOK.encode(), values, prepare=False).fetchone()
+    sent_at = monotonic()
+    # Planned each time: a plan made for a small table would be kept while the table grows.
+    row = psycopg.RawCursor(connection).execute(POLL.encode(), values, prepare=False).fetchone()
     assert row is not None
-    return PollResult(*row[:-1]), before, monotonic()
+    return PollResult._make((*row[:-1], sent_at, monotonic()))

@@ -1,1 +1,1 @@
-"""The parts of the supervisor's loop: claiming, holding, watching and recording, without ever blocking."""
+"""The parts of the supervisor's loop: claims, runs in flight, slots and results. None of them ever blocks."""

@@ -1,14 +1,14 @@
 """How far claims have come, so that the next one need not begin at the first row.
 
-What was claimed stays in the claim's index until vacuum removes it, and cannot be removed while somebody
-holds an old snapshot: a claim from the first row on walks past all of it, further each time. While claims
-bring many, the next one begins behind the last run taken of its type and priority, and looks at twice as
-many of each as the last one took. Where other workers hold much of that, claims pass by what is locked for a
+Claimed rows stay in the claim's index until vacuum removes them, and it cannot while anybody holds an old
+snapshot: a claim that begins at the first row walks past all of them, further each time. While claims bring
+many runs, the next one begins behind the last run taken of its type and priority, and looks at twice as many
+of each as the last one took. Where other workers have locked much of that, claims skip locked rows for a
 second, and look at little more than they take.
 
-A run can turn up before where a claim begins: its enqueue committed late, it was given back, another worker's
-claim held it for a moment. So once a second a claim looks from the first row on (less often where that takes
-long), and one that did not never stands for an empty queue.
+A run can become due before the row at which a claim begins: its enqueue committed late, it was given back,
+another worker's claim had locked it. So once a second a claim begins at the first row (less often where that
+is slow), and a claim that did not never means that the queue is empty.
 """
 
 from __future__ import annotations
@@ -19,131 +19,139 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple
 
+from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.queue.engine.claims import PRIORITIES
 from wakeboard.runtime.loop.channel import Rows
-from wakeboard.runtime.loop.in_flight import boottime_ns
 
-WHOLE_EVERY_NS, WHOLE_AT_LAST_NS = 1_000_000_000, 15_000_000_000
-# Claims from the first row on may take this share of the time.
-WHOLE_SHARE = 0.1
-FIRST = ("-infinity", 0)
-# A claim of so few looks at twice as many of each type and priority as it may take: that costs little.
+# How often a claim begins at the first row: at most once a second, at least every 15 seconds, and in between
+# so that such claims take a tenth of the time.
+FIRST_ROW_EVERY_NS, FIRST_ROW_AT_LAST_NS = 1_000_000_000, 15_000_000_000
+FIRST_ROW_SHARE = 0.1
+BEFORE_ALL = ("-infinity", 0)
+# A claim of so few looks at twice as many of each type and priority as it may take, which costs little.
 FEW = 32
-# A larger one looks at so many times as many of each as came, and at so many more; at fewer where it locks
-# what it looks at.
-TIMES, TIMES_PAST_LOCKS = 2.0, 1.25
-MORE = 8
-# How long claims pass by what is locked after others held what one looked at.
+# A larger one looks at so many times as many of each as were taken, and at a few more. The factor is smaller
+# where a claim locks what it looks at.
+LOOK_FACTOR, PAST_LOCKS_FACTOR = 2.0, 1.25
+LOOK_EXTRA = 8
+# How long claims skip locked rows after others had locked what one looked at.
 PAST_LOCKS_NS = 1_000_000_000
-# Where a claim's rows have these.
+# Positions in a claim's row.
 JOB_TYPE, PAYLOAD, PRIORITY, RUN_AT = 4, 5, 13, 14
 _key, _place = itemgetter(JOB_TYPE, PRIORITY), itemgetter(RUN_AT, 0)
 
 
-class Places(NamedTuple):
-    """Where the rows of each type and priority begin, and how many of each a claim looks at, as
-    ``engine.claims`` takes them; empty: from the first on, and the usual number. ``past_locks``: whether it
-    locks what it looks at, and passes by what others hold."""
+class ClaimStart(NamedTuple):
+    """Where a claim begins, for each type and priority, and how many rows of each it looks at.
 
-    moments: Sequence[str] = ()
+    Empty sequences: at the first row, and the usual number. ``past_locks``: whether the claim locks what it
+    looks at and skips what others have locked.
+    """
+
+    run_ats: Sequence[str] = ()
     ids: Sequence[int] = ()
     shares: Sequence[int] = ()
     past_locks: bool = False
 
     @property
     def values(self) -> tuple[Sequence[str], Sequence[int], Sequence[int]]:
-        """Return what the statement takes."""
-        return self.moments, self.ids, self.shares
+        """Return the values of the claim's statement."""
+        return self.run_ats, self.ids, self.shares
 
 
-WHOLE = Places()
+FIRST_ROW = ClaimStart()
 _Key = tuple[str, int]
 
 
 @dataclass(slots=True)
 class ClaimCursor:
-    """The last run taken of each type and priority, and the part that each had, while claims bring many."""
+    """The last run taken of each type and priority, and the fraction of each, while claims bring many."""
 
-    _reached: dict[_Key, tuple[str, int]] = field(default_factory=dict)
-    # By whether a claim goes by age alone: it takes others.
-    _parts: dict[bool, dict[_Key, float]] = field(default_factory=lambda: {False: {}, True: {}})
-    _whole_due_ns: dict[str, int] = field(default_factory=dict)
-    _whole: tuple[Sequence[str], int] | None = None
+    _last_taken: dict[_Key, tuple[str, int]] = field(default_factory=dict)
+    # By whether a claim goes by age alone: such a claim takes other runs.
+    _fractions: dict[bool, dict[_Key, float]] = field(default_factory=lambda: {False: {}, True: {}})
+    # When a claim of each type must begin at the first row again.
+    _first_row_due_ns: dict[str, int] = field(default_factory=dict)
+    # The types of the claim under way that begins at the first row, and when it was sent.
+    _first_row_claim: tuple[Sequence[str], int] | None = None
     _past_locks_until_ns: int = 0
-    # What the last claim asked for, and how many of each it looked at, when that was not the same for all.
-    _asked: Sequence[_Key] = ()
-    _looked: dict[_Key, int] = field(default_factory=dict)
+    # What the last claim asked for, and how many rows of each it looked at, when that differs.
+    _keys: Sequence[_Key] = ()
+    _looked_at: dict[_Key, int] = field(default_factory=dict)
 
-    def tries(self, types: Sequence[str], limit: int, *, oldest_first: bool = False) -> Iterator[Places]:
+    def starts(self, types: Sequence[str], limit: int, *, oldest_first: bool = False) -> Iterator[ClaimStart]:
         """Yield where a claim of up to ``limit`` of ``types`` begins: behind what was taken, then at the
-        first."""
+        first row."""
         keys = [(name, priority) for name in types for priority in range(PRIORITIES)]
-        now, self._whole = boottime_ns(), None
-        parts = self._parts[oldest_first] if limit > FEW else {}
-        is_due = any(self._whole_due_ns.get(name, 0) <= now for name in types)
-        past_locks = bool(parts) and not is_due and now < self._past_locks_until_ns
-        times = TIMES_PAST_LOCKS if past_locks else TIMES
+        now, self._first_row_claim = boottime_ns(), None
+        fractions = self._fractions[oldest_first] if limit > FEW else {}
+        is_due = any(self._first_row_due_ns.get(name, 0) <= now for name in types)
+        past_locks = bool(fractions) and not is_due and now < self._past_locks_until_ns
+        factor = PAST_LOCKS_FACTOR if past_locks else LOOK_FACTOR
         even = PRIORITIES / len(keys)
-        # Few of what brought none lately, but where all is looked at anew: others may hold the first ones.
+        # A few of what brought none lately; more at the first row, where others may have locked the first
+        # ones.
         least = even if is_due else 0.0
         shares: Sequence[int] = ()
-        if parts:
-            shares = [int(times * limit * max(parts.get(key, even), least)) + MORE for key in keys]
-        self._asked, self._looked = keys, dict(zip(keys, shares, strict=False))
-        if not is_due and any(key in self._reached for key in keys):
-            places = [self._reached.get(key, FIRST) for key in keys]
-            yield Places(
-                [moment for moment, _ in places], [run_id for _, run_id in places], shares, past_locks
+        if fractions:
+            shares = [int(factor * limit * max(fractions.get(key, even), least)) + LOOK_EXTRA for key in keys]
+        self._keys, self._looked_at = keys, dict(zip(keys, shares, strict=False))
+        if not is_due and any(key in self._last_taken for key in keys):
+            places = [self._last_taken.get(key, BEFORE_ALL) for key in keys]
+            yield ClaimStart(
+                [run_at for run_at, _ in places], [run_id for _, run_id in places], shares, past_locks
             )
-        self._whole = (types, boottime_ns())
-        self._looked_whole(*self._whole, took_ns=0)
-        yield Places(shares=shares, past_locks=past_locks)
+        self._first_row_claim = (types, boottime_ns())
+        self._set_first_row_due(*self._first_row_claim, took_ns=0)
+        yield ClaimStart(shares=shares, past_locks=past_locks)
 
-    def _looked_whole(self, types: Sequence[str], began_ns: int, took_ns: int) -> None:
-        """Say when ``types`` are due again, whose claim from the first row on took so long."""
-        pause_ns = min(max(WHOLE_EVERY_NS, int(took_ns / WHOLE_SHARE)), WHOLE_AT_LAST_NS)
-        self._whole_due_ns.update(dict.fromkeys(types, began_ns + pause_ns))
+    def _set_first_row_due(self, types: Sequence[str], began_ns: int, took_ns: int) -> None:
+        """Set when a claim of ``types`` begins at the first row again, after one that took so long."""
+        pause_ns = min(max(FIRST_ROW_EVERY_NS, int(took_ns / FIRST_ROW_SHARE)), FIRST_ROW_AT_LAST_NS)
+        self._first_row_due_ns.update(dict.fromkeys(types, began_ns + pause_ns))
 
-    def took(self, rows: Rows, limit: int, *, oldest_first: bool = False) -> None:
-        """A claim of up to ``limit`` brought ``rows`` (the columns of ``engine.claims``).
+    def advance(self, rows: Rows, limit: int, *, oldest_first: bool = False) -> None:
+        """Advance behind the ``rows`` of a claim of up to ``limit``.
 
-        A large one that was not full still lets the next begin behind it: others may hold the rest of what it
-        looked at. Not where it looked past that, or brought less than half of its shares.
+        A large claim that was not full still counts, because others may have locked the rest. It does not
+        when it skipped locked rows, or brought less than half of its limit.
         """
-        if self._whole is not None:
-            types, began_ns = self._whole
-            self._looked_whole(types, began_ns, took_ns=boottime_ns() - began_ns)
-            self._whole = None
-        if len(rows) < (limit if limit <= FEW else limit // 2 if self._looked else FEW):
-            self.forget()
+        if self._first_row_claim is not None:
+            types, began_ns = self._first_row_claim
+            self._set_first_row_due(types, began_ns, took_ns=boottime_ns() - began_ns)
+            self._first_row_claim = None
+        if len(rows) < (limit if limit <= FEW else limit // 2 if self._looked_at else FEW):
+            self.reset()
             return
         if not rows:
             return
-        reached = self._reached
+        last_taken = self._last_taken
         for key, place in zip(map(_key, rows), map(_place, rows), strict=True):
-            # Moments as text in ISO 8601 and one zone are in the order of time.
-            if place > reached.get(key, FIRST):
-                reached[key] = place
+            # Instants as text in ISO 8601 and one zone sort by time.
+            if place > last_taken.get(key, BEFORE_ALL):
+                last_taken[key] = place
         if limit > FEW:
-            self._keep_parts(Counter(map(_key, rows)), len(rows), limit, self._parts[oldest_first])
+            self._set_fractions(Counter(map(_key, rows)), len(rows), limit, self._fractions[oldest_first])
             if len(rows) < limit:
-                self.found_past_locks()
+                self.skip_locked()
 
-    def found_past_locks(self) -> None:
-        """Others held what a claim looked at: pass by what is locked, for a while."""
+    def skip_locked(self) -> None:
+        """Let claims skip locked rows for a second: others had locked what one looked at."""
         self._past_locks_until_ns = boottime_ns() + PAST_LOCKS_NS
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Let the next claim begin at the first row, and look at as many of each as it may take."""
-        self._reached.clear()
-        for parts in self._parts.values():
-            parts.clear()
+        self._last_taken.clear()
+        for fractions in self._fractions.values():
+            fractions.clear()
 
-    def _keep_parts(self, counts: Counter[_Key], taken: int, limit: int, parts: dict[_Key, float]) -> None:
-        """Remember the part that each had of what was taken.
+    def _set_fractions(
+        self, counts: Counter[_Key], taken: int, limit: int, fractions: dict[_Key, float]
+    ) -> None:
+        """Remember the fraction of each type and priority in what was taken.
 
-        What gave all that was looked at may have far more that comes first.
+        One that gave all rows that were looked at may have far more, so its fraction doubles.
         """
-        for key in self._asked:
-            count, looked = counts[key], self._looked.get(key, limit + 1)
-            parts[key] = min(2 * looked / limit, 1.0) if count >= looked else count / taken
+        for key in self._keys:
+            count, looked_at = counts[key], self._looked_at.get(key, limit + 1)
+            fractions[key] = min(2 * looked_at / limit, 1.0) if count >= looked_at else count / taken

@@ -1,22 +1,22 @@
-"""What this process holds: its claimed runs, their leases and how far each has come. Memory only.
+"""Runs in flight: the attempts that this worker has claimed, with their leases. In memory only.
 
-The loop adds and removes; the lease thread reads ids and stamps renewals. Times are CLOCK_BOOTTIME in
-nanoseconds, which goes on while a machine sleeps: the lease does too.
+The loop adds and removes them; the lease thread reads ids and writes renewal times. Times are CLOCK_BOOTTIME
+in nanoseconds: that clock goes on while the machine sleeps, and so do leases.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from wakeboard.core.process.assignment import Assignment, assignment_of
-from wakeboard.core.process.shared_slot import boottime_ns
-from wakeboard.runtime.loop.channel import Rows
+from wakeboard.runtime.loop.channel import Row, Rows
 
+# A run is stopped after this share of a lease that was not renewed.
 FENCE = 0.9
-# Ten years: a row may hold any number above 0, Infinity and NaN among them, which no deadline can be made of.
+# Ten years. A row may hold any number above 0, Infinity and NaN too, and no deadline can be computed from
+# these.
 LONGEST_SECONDS = 315_360_000.0
 
 
@@ -31,15 +31,16 @@ class Policy:
     memory_mb: int | None = None
 
 
-# A type that was registered in between; its rules come with the next start.
-UNKNOWN = Policy()
+# For a type that was registered after this worker started.
+DEFAULT_POLICY = Policy()
 
 
 @dataclass
 class RunInFlight:
-    """One claimed run: who it is, what rules it, when its lease was last known to be ours.
+    """One claimed run: its assignment, its rules, and when its lease was last known to be ours.
 
-    What most runs never come to is of the class until then: ten thousand are made a second.
+    Ten thousand are created a second, so fields that few runs need are set on the instance only when needed.
+    ``memory_bytes``: what the run used when that exceeded its limit of ``memory_mb``.
     """
 
     assignment: Assignment
@@ -54,12 +55,11 @@ class RunInFlight:
     is_slow: bool = field(default=True, init=False)
     terminated_ns: int = field(default=0, init=False)
     killed_ns: int = field(default=0, init=False)
-    cancel_asked_ns: int = field(default=0, init=False)
-    timed_out: bool = field(default=False, init=False)
+    cancel_requested_ns: int = field(default=0, init=False)
+    is_timed_out: bool = field(default=False, init=False)
     is_lost: bool = field(default=False, init=False)
     is_fenced: bool = field(default=False, init=False)
     is_forgotten: bool = field(default=False, init=False)
-    # What it held when that was too much, in bytes.
     memory_bytes: int = field(default=0, init=False)
 
     @property
@@ -80,29 +80,35 @@ def is_past_fence(leased_ns: int, lease_seconds: float, now_ns: int) -> bool:
     return now_ns - leased_ns > lease_seconds * FENCE * 1e9
 
 
-def held_from_row(
-    row: tuple[Any, ...],
-    policies: dict[str, Policy],
+def run_from_row(
+    row: Row,
+    policies: Mapping[str, Policy],
     worker_id: str,
     lease_seconds: float,
     leased_ns: int,
-    listed: Collection[str] = (),
+    listed_types: Collection[str] = (),
 ) -> RunInFlight:
-    """Return the Held of one row of a claim (the columns of ``engine.claims``).
+    """Return the run of one row of a claim (the columns of ``queue.engine.claims``).
 
-    ``listed``: the types of which the claim listed what has not begun.
+    Args:
+        row: One row of the claim's statement.
+        policies: The rules of each job type, by name.
+        worker_id: The worker that claimed it.
+        lease_seconds: The worker's lease; a type's longer lease takes precedence.
+        leased_ns: When the claim was sent.
+        listed_types: Job types whose runs the claim listed as not begun.
     """
     (
         run_id, epoch, attempt, failures, job_type, payload, key, definition, fire, created, most, timeout,
         trace, *_,
     ) = row  # fmt: skip
-    policy = policies.get(job_type, UNKNOWN)
+    policy = policies.get(job_type, DEFAULT_POLICY)
     seconds = policy.timeout_seconds if timeout is None else _bounded(timeout)
     longer = policy.lease_seconds
     assignment = assignment_of(
         (
             run_id, epoch, attempt, job_type, payload, key, definition, fire, created, seconds, trace,
-            worker_id, job_type in listed,
+            worker_id, job_type in listed_types,
         )
     )  # fmt: skip
     return RunInFlight(
@@ -121,95 +127,92 @@ def _bounded(seconds: float) -> float:
     return seconds if seconds < LONGEST_SECONDS else LONGEST_SECONDS
 
 
-__all__ = ["Policy", "RunInFlight", "RunsInFlight", "boottime_ns", "held_from_row", "is_past_fence"]
-
-
 class RunsInFlight:
-    """The attempts held, safe to read from the lease thread.
+    """The runs in flight of one worker, by run id and epoch. Any thread may read them.
 
-    Kept by run and epoch: a run that was taken from us may come back to us while its old attempt still runs.
+    A run that was lost may be claimed again while its old attempt still runs, so the id alone is no key.
     """
 
     def __init__(self) -> None:
-        self._held: dict[tuple[int, int], RunInFlight] = {}
-        self._given_up: set[tuple[int, int]] = set()
+        self._runs: dict[tuple[int, int], RunInFlight] = {}
+        self._abandoned: set[tuple[int, int]] = set()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._runs)
 
-    def add(self, entries: Iterable[RunInFlight]) -> list[RunInFlight]:
-        """Hold what was claimed; return attempts whose run and epoch that has, as ``forget`` does.
+    def add(self, runs: Iterable[RunInFlight]) -> list[RunInFlight]:
+        """Add what was claimed. Return the earlier attempts with the same run and epoch, marked as forgotten.
 
-        The database gives an epoch out twice when it is back at an earlier state.
+        A database that was restored to an earlier state gives an epoch out twice.
         """
-        fresh = {entry.assignment[:2]: entry for entry in entries}
+        added = {run.assignment[:2]: run for run in runs}
         with self._lock:
-            held = self._held
-            again = [] if held.keys().isdisjoint(fresh) else [held[each] for each in held.keys() & fresh]
-            held.update(fresh)
-        for entry in again:
-            entry.is_forgotten = True
-        return again
+            known = self._runs
+            replaced = [] if known.keys().isdisjoint(added) else [known[key] for key in known.keys() & added]
+            known.update(added)
+        for run in replaced:
+            run.is_forgotten = True
+        return replaced
 
     def get(self, run_id: int, lease_epoch: int) -> RunInFlight | None:
-        """Return the attempt when it is held."""
-        return self._held.get((run_id, lease_epoch))
+        """Return the attempt, None when it is not in flight."""
+        return self._runs.get((run_id, lease_epoch))
 
-    def of(self, assignments: Iterable[Assignment]) -> list[RunInFlight | None]:
-        """Return the attempt of each assignment, None where it is not held."""
-        held = self._held
-        return [held.get(assignment[:2]) for assignment in assignments]
+    def find(self, assignments: Iterable[Assignment]) -> list[RunInFlight | None]:
+        """Return the attempt of each assignment, None where it is not in flight."""
+        runs = self._runs
+        return [runs.get(assignment[:2]) for assignment in assignments]
 
     def has(self, run_id: int) -> bool:
-        """Return whether an attempt of the run is held."""
+        """Return whether any attempt of the run is in flight."""
         with self._lock:
-            return any(held_id == run_id for held_id, _ in self._held)
+            return any(known_id == run_id for known_id, _ in self._runs)
 
-    def drop(self, entries: Iterable[RunInFlight]) -> None:
-        """Hold these no more: their rows no longer need us."""
+    def remove(self, runs: Iterable[RunInFlight]) -> None:
+        """Remove attempts whose rows no longer belong to this worker."""
         with self._lock:
-            held = self._held
-            for entry in entries:
-                attempt = entry.assignment[:2]
-                # Another one may have its run and epoch by now (``add``).
-                if held.get(attempt) is entry:
-                    del held[attempt]
+            known = self._runs
+            for run in runs:
+                key = run.assignment[:2]
+                # Another attempt may have the same run and epoch by now, see ``add``.
+                if known.get(key) is run:
+                    del known[key]
 
-    def give_up(self, attempts: Iterable[tuple[int, int]]) -> None:
-        """Hold these no more though their rows say that we do: their leases end by themselves."""
-        gone = set(attempts)
+    def abandon(self, attempts: Iterable[tuple[int, int]]) -> None:
+        """Remove attempts (run, epoch) whose rows still name this worker: their leases expire."""
+        keys = set(attempts)
         with self._lock:
-            for attempt in gone:
-                self._held.pop(attempt, None)
-            self._given_up |= gone
+            for key in keys:
+                self._runs.pop(key, None)
+            self._abandoned |= keys
 
     def forget(self, attempts: Iterable[tuple[int, int]]) -> list[RunInFlight]:
-        """Drop attempts that the database does not know of, and return them, each marked as such."""
+        """Remove attempts that the database does not know of. Return them, marked as forgotten."""
         with self._lock:
-            gone = [held for attempt in attempts if (held := self._held.pop(attempt, None)) is not None]
-        for held in gone:
-            held.is_forgotten = True
-        return gone
+            forgotten = [run for key in attempts if (run := self._runs.pop(key, None)) is not None]
+        for run in forgotten:
+            run.is_forgotten = True
+        return forgotten
 
     def attempts(self) -> list[tuple[int, int]]:
-        """Return the run and epoch of everything held."""
+        """Return run and epoch of every attempt in flight."""
         with self._lock:
-            return list(self._held)
+            return list(self._runs)
 
     def all(self) -> list[RunInFlight]:
-        """Return a snapshot of everything held."""
+        """Return every attempt in flight."""
         with self._lock:
-            return list(self._held.values())
+            return list(self._runs.values())
 
     def unknown(self, rows: Rows) -> list[tuple[int, int]]:
-        """Return (id, epoch) of rows locked by us that we do not hold: claims whose answer was lost.
+        """Return the attempts in ``rows`` that are not in flight: claims whose answer was lost.
 
-        ``rows`` are all that are locked by us; what was given up is none of them.
+        ``rows`` are (run, epoch) of all runs that this worker has locked. Abandoned attempts are left out.
         """
-        self._given_up &= {(run_id, epoch) for run_id, epoch in rows}
+        self._abandoned &= {(run_id, epoch) for run_id, epoch in rows}
         return [
             (run_id, epoch)
             for run_id, epoch in rows
-            if self.get(run_id, epoch) is None and (run_id, epoch) not in self._given_up
+            if self.get(run_id, epoch) is None and (run_id, epoch) not in self._abandoned
         ]

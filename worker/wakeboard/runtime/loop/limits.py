@@ -1,117 +1,169 @@
-"""Watching what runs: timeouts, cancels, memory, leases that cannot be renewed, shutdown. Stops anything.
+"""When a run is stopped: its timeout, a cancel, its memory, a lost lease, the shutdown of the worker.
 
-A run past its timeout gets TERM, after ``kill_seconds`` KILL. A cancelled one is told first (``check()``
-raises), then TERM, then KILL. One whose lease may end unseen is killed at once: nobody may run it twice. So
-is one that holds more memory than its type may: it would take its neighbours with it.
+A run past its timeout gets SIGTERM, and SIGKILL after ``kill_seconds``. A cancelled run is notified first
+(its ``check()`` raises), then terminated and killed. A run whose lease may end unseen is killed at once,
+because nobody may run it twice. So is a run that uses more memory than its type may: other runs would suffer.
 """
 
 from __future__ import annotations
 
+import math
 from time import monotonic
-from typing import Protocol
 
-from wakeboard.core.process.shared_slot import CurrentRun
-from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
+from wakeboard.core.process.shared_slot import CurrentRun, boottime_ns
+from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight
+from wakeboard.runtime.processes.children import Children
 
 MEMORY_SECONDS = 0.5
+# What the last writes and the end of the process take off the shutdown time.
+LAST_WRITES_SECONDS = 1.0
+EXIT_SECONDS = 0.4
 
 
-class _Processes(Protocol):
-    def current(self, slot: int) -> CurrentRun | None: ...
-    def request_cancel(self, slot: int, run_id: int, lease_epoch: int) -> None: ...
-    def terminate(self, slot: int) -> None: ...
-    def kill(self, slot: int, run_id: int | None = None, lease_epoch: int = 0) -> None: ...
-    def memory(self, slot: int, limit: int) -> int | None: ...
-
-
-class Limits:
-    """The stopping of runs on all slots of one worker. Durations are in seconds."""
+class RunLimits:
+    """Stops runs on all slots of one worker."""
 
     def __init__(
-        self, children: _Processes, holdings: RunsInFlight, slots: int, *, kill_seconds: float
+        self, children: Children, in_flight: RunsInFlight, slots: int, *, kill_seconds: float
     ) -> None:
+        """``slots``: how many there are; ``kill_seconds``: from SIGTERM to SIGKILL."""
         self._children = children
-        self._holdings = holdings
+        self._in_flight = in_flight
         self._slots = slots
         self._kill_ns = int(kill_seconds * 1e9)
-        self._weighed_at = 0.0
+        self._measured_at = 0.0
 
     def cancel(self, run_id: int, lease_epoch: int) -> None:
-        """Tell a held run that a person wants it to stop."""
-        held = self._holdings.get(run_id, lease_epoch)
-        if held is None or held.slot is None or held.cancel_asked_ns:
+        """Notify a run that a person wants it to stop."""
+        run = self._in_flight.get(run_id, lease_epoch)
+        if run is None or run.slot is None or run.cancel_requested_ns:
             return
-        held.cancel_asked_ns = boottime_ns()
-        self._children.request_cancel(held.slot, held.run_id, held.lease_epoch)
+        run.cancel_requested_ns = boottime_ns()
+        self._children.request_cancel(run.slot, run.run_id, run.lease_epoch)
 
-    def lost(self, run_id: int, lease_epoch: int) -> None:
-        """Note that somebody else has the run now; its process is killed when it is seen running."""
-        if held := self._holdings.get(run_id, lease_epoch):
-            held.is_lost = True
+    def mark_lost(self, run_id: int, lease_epoch: int) -> None:
+        """Note that another worker has the run now; its process is killed while it runs it."""
+        if run := self._in_flight.get(run_id, lease_epoch):
+            run.is_lost = True
 
     def step(self) -> None:
-        """Look at every slot once."""
+        """Check every slot and every lease once."""
         now = boottime_ns()
-        weighs = monotonic() - self._weighed_at >= MEMORY_SECONDS
-        self._weighed_at = monotonic() if weighs else self._weighed_at
+        is_memory_due = monotonic() - self._measured_at >= MEMORY_SECONDS
+        self._measured_at = monotonic() if is_memory_due else self._measured_at
         for slot in range(self._slots):
             started = self._children.current(slot)
-            held = started and self._holdings.get(started.run_id, started.lease_epoch)
-            if started and held:
-                self._look_at(slot, started, held, now)
-                if weighs and held.memory_mb is not None:
-                    self._weigh(slot, held, held.memory_mb, now)
-        for held in self._holdings.all():
-            if held.slot is not None and held.is_past_fence(now) and not held.killed_ns:
-                held.is_fenced = True
-                self._kill(held.slot, held, now, whatever_runs=True)
+            run = started and self._in_flight.get(started.run_id, started.lease_epoch)
+            if started and run:
+                self._check_time(slot, started, run, now)
+                if is_memory_due and run.memory_mb is not None:
+                    self._check_memory(slot, run, run.memory_mb, now)
+        for run in self._in_flight.all():
+            if run.slot is not None and run.is_past_fence(now) and not run.killed_ns:
+                run.is_fenced = True
+                self._kill(run.slot, run, now, whatever_runs=True)
 
-    def _look_at(self, slot: int, started: CurrentRun, held: RunInFlight, now: int) -> None:
-        if held.terminated_ns:
-            if now - held.terminated_ns >= self._kill_ns:
-                self._kill(slot, held, now)
-        elif held.is_lost:
-            self._kill(slot, held, now)
-        elif held.cancel_asked_ns:
-            self._children.request_cancel(slot, held.run_id, held.lease_epoch)
-            if now - held.cancel_asked_ns >= self._kill_ns:
-                self.terminate(slot, held, now)
-        elif now - started.started_ns >= held.assignment.timeout_seconds * 1e9:
-            held.timed_out = True
-            self.terminate(slot, held, now)
+    def _check_time(self, slot: int, started: CurrentRun, run: RunInFlight, now: int) -> None:
+        """Stop a run that is past its timeout, cancelled or lost."""
+        if run.terminated_ns:
+            if now - run.terminated_ns >= self._kill_ns:
+                self._kill(slot, run, now)
+        elif run.is_lost:
+            self._kill(slot, run, now)
+        elif run.cancel_requested_ns:
+            self._children.request_cancel(slot, run.run_id, run.lease_epoch)
+            if now - run.cancel_requested_ns >= self._kill_ns:
+                self._terminate(slot, run, now)
+        elif now - started.started_ns >= run.assignment.timeout_seconds * 1e9:
+            run.is_timed_out = True
+            self._terminate(slot, run, now)
 
-    def terminate(self, slot: int, held: RunInFlight, now: int) -> None:
-        """Send TERM to what a slot runs, once."""
-        if not held.terminated_ns:
-            held.terminated_ns = now
+    def _check_memory(self, slot: int, run: RunInFlight, megabytes: int, now: int) -> None:
+        """Kill a run whose processes use more memory than its type may."""
+        limit = megabytes * 1024 * 1024
+        used = None if run.killed_ns else self._children.memory(slot, limit)
+        if used is not None and used > limit:
+            run.memory_bytes = used
+            self._kill(slot, run, now)
+
+    def _terminate(self, slot: int, run: RunInFlight, now: int) -> None:
+        """Send SIGTERM to the slot's run, once."""
+        if not run.terminated_ns:
+            run.terminated_ns = now
             self._children.terminate(slot)
 
-    def _weigh(self, slot: int, held: RunInFlight, megabytes: int, now: int) -> None:
-        """Kill a run whose processes hold more than its type may."""
-        limit = megabytes * 1024 * 1024
-        weight = None if held.killed_ns else self._children.memory(slot, limit)
-        if weight is not None and weight > limit:
-            held.memory_bytes = weight
-            self._kill(slot, held, now)
-
-    def _kill(self, slot: int, held: RunInFlight, now: int, *, whatever_runs: bool = False) -> None:
-        """Kill ``held``'s process, once; ``whatever_runs`` there, or only while it is this run."""
-        if held.killed_ns:
+    def _kill(self, slot: int, run: RunInFlight, now: int, *, whatever_runs: bool = False) -> None:
+        """Kill the slot's child, once: while it runs ``run``, or ``whatever_runs``."""
+        if run.killed_ns:
             return
-        held.killed_ns = now
-        held.terminated_ns = held.terminated_ns or now
+        run.killed_ns = now
+        run.terminated_ns = run.terminated_ns or now
         if whatever_runs:
             self._children.kill(slot)
         else:
-            self._children.kill(slot, held.run_id, held.lease_epoch)
+            self._children.kill(slot, run.run_id, run.lease_epoch)
 
     def stop_all(self, *, kill: bool) -> None:
-        """Interrupt everything that runs, or kill it with all that waits behind it."""
+        """Terminate every run, or kill it with all that waits behind it."""
         now = boottime_ns()
-        for held in self._holdings.all():
-            if held.slot is None:
+        for run in self._in_flight.all():
+            if run.slot is None:
                 continue
             if kill:
-                self._kill(held.slot, held, now, whatever_runs=True)
+                self._kill(run.slot, run, now, whatever_runs=True)
             else:
-                self.terminate(held.slot, held, now)
+                self._terminate(run.slot, run, now)
+
+
+class Shutdown:
+    """The deadlines of a worker that stops. It only tells the time."""
+
+    def __init__(self, shutdown_seconds: float, kill_seconds: float) -> None:
+        """``shutdown_seconds``: from the stop to the end; ``kill_seconds``: from SIGTERM to SIGKILL."""
+        self._shutdown_seconds = shutdown_seconds
+        self._kill_seconds = kill_seconds
+        self._began_at: float | None = None
+
+    def begin(self) -> bool:
+        """Begin, and return True. A second call ends the grace of what still runs, and returns False."""
+        if self._began_at is None:
+            self._began_at = monotonic()
+            return True
+        self._began_at = min(self._began_at, monotonic() - self._grace_seconds)
+        return False
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether the worker stops."""
+        return self._began_at is not None
+
+    @property
+    def must_interrupt(self) -> bool:
+        """Whether what still runs is to be terminated."""
+        return self._has_lasted(self._grace_seconds)
+
+    @property
+    def must_kill(self) -> bool:
+        """Whether what was terminated has had its time, or only that of the last writes is left."""
+        last_moment = max(0.0, self._shutdown_seconds - LAST_WRITES_SECONDS)
+        return self._has_lasted(min(self._grace_seconds + self._kill_seconds, last_moment))
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the worker must leave, whatever is not done."""
+        return self._has_lasted(max(LAST_WRITES_SECONDS, self._shutdown_seconds - EXIT_SECONDS))
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the worker must leave; infinite before it stops."""
+        if self._began_at is None:
+            return math.inf
+        return max(0.0, self._began_at + self._shutdown_seconds - EXIT_SECONDS - monotonic())
+
+    @property
+    def _grace_seconds(self) -> float:
+        """Seconds from the stop to the SIGTERM for what still runs."""
+        return max(0.0, self._shutdown_seconds - self._kill_seconds - LAST_WRITES_SECONDS)
+
+    def _has_lasted(self, seconds: float) -> bool:
+        return self._began_at is not None and monotonic() - self._began_at >= seconds

@@ -8,18 +8,18 @@ import pytest
 
 from tests.support.factories import Connection, attempts, claim, end_lease, reap, row, status
 from tests.support.workers.ended_attempts import decided, held
-from tests.support.workers.result_recorder import recorder, running, succeeded, write
+from tests.support.workers.result_queues import result_queue, running, succeeded, write
 from wakeboard.core.outcome import AttemptResult
+from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.database import db
 from wakeboard.runtime.loop.channel import Channel, StatementFailed
-from wakeboard.runtime.loop.deciding import decide, never_started
-from wakeboard.runtime.loop.in_flight import boottime_ns
+from wakeboard.runtime.loop.ended_attempt import decide_end, release_unstarted
 
 # ---- turns ------------------------------------------------------------------------------------------
 
 
 def test_no_kind_of_answer_waits_for_the_others() -> None:
-    made, _, _ = recorder()
+    made, _, _ = result_queue()
     moves = []
     for _ in range(6):
         for _ in range(3):
@@ -30,9 +30,9 @@ def test_no_kind_of_answer_waits_for_the_others() -> None:
 
 
 def test_a_refusal_that_is_not_about_the_data_costs_no_answer() -> None:
-    made, _, _ = recorder()
+    made, _, _ = result_queue()
     answer = AttemptResult("returned", result='{"kept": true}', output_tail="kept")
-    ended = decide(held(), answer, took_seconds=1, ended_ns=1, is_stopping=False)
+    ended = decide_end(held(), answer, took_seconds=1, ended_ns=1, is_stopping=False)
     assert ended is not None
     for state in ("55P03", "57014", "40P01", "53100", "25006"):
         made.refuse([ended], StatementFailed("no", state))
@@ -42,29 +42,29 @@ def test_a_refusal_that_is_not_about_the_data_costs_no_answer() -> None:
 
 
 def test_of_what_is_forgotten_nothing_is_written() -> None:
-    made, written, refused = recorder()
+    made, written, refused = result_queue()
     kept, gone, under_way = (decided("returned", run_id=run_id) for run_id in (1, 2, 3))
     made.add(under_way)
     batch = made.next_batch()
     made.add(kept)
     made.add(gone)
-    gone.held.is_forgotten = under_way.held.is_forgotten = True
+    gone.run.is_forgotten = under_way.run.is_forgotten = True
     made.forget()
     made.give_back(batch)
-    assert [ended.held.run_id for ended in made.next_batch()] == [1]
+    assert [ended.run.run_id for ended in made.next_batch()] == [1]
     assert (written, refused, len(made)) == ([], [], 0)
 
 
 def test_of_a_batch_that_is_refused_what_is_forgotten_is_left_out() -> None:
-    made, written, refused = recorder()
+    made, written, refused = result_queue()
     kept, gone = (decided("returned", run_id=run_id) for run_id in (1, 2))
     made.add(kept)
     made.add(gone)
     batch = made.next_batch()
-    gone.held.is_forgotten = True
+    gone.run.is_forgotten = True
     made.forget()
     made.refuse(batch, StatementFailed("no", "23514"))
-    assert [ended.held.run_id for ended in made.next_batch()] == [1]
+    assert [ended.run.run_id for ended in made.next_batch()] == [1]
     made.refuse([gone], StatementFailed("no", "23514"))
     assert (written, refused, len(made)) == ([], [], 0)
 
@@ -83,7 +83,7 @@ def channel(database: str) -> Iterator[Channel]:
 def test_each_attempt_is_written_with_the_rules_that_it_ran_under(
     channel: Channel, connection: Connection, others: tuple[int, float]
 ) -> None:
-    made, _, _ = recorder()
+    made, _, _ = result_queue()
     rules = [(10, 300.0), others, (10, 300.0)]
     ones = running(connection, len(rules))
     for one, (most, timeout) in zip(ones, rules, strict=True):
@@ -98,7 +98,7 @@ def test_each_attempt_is_written_with_the_rules_that_it_ran_under(
 def test_an_answer_that_postgresql_refuses_hurts_only_itself(
     channel: Channel, connection: Connection, result: str
 ) -> None:
-    made, written, _ = recorder()
+    made, written, _ = result_queue()
     ones = running(connection, 8)
     for number, one in enumerate(ones):
         made.add(succeeded(one, result=result if number == 3 else '{"fine": 1}'))
@@ -113,7 +113,7 @@ def test_an_answer_that_postgresql_refuses_hurts_only_itself(
 def test_a_row_that_somebody_holds_is_written_as_soon_as_it_is_free(
     channel: Channel, connection: Connection, other: Connection
 ) -> None:
-    made, written, _ = recorder()
+    made, written, _ = result_queue()
     locked, free = running(connection, 2)
     made.add(succeeded(locked))
     made.add(succeeded(free))
@@ -127,7 +127,7 @@ def test_a_row_that_somebody_holds_is_written_as_soon_as_it_is_free(
 
 
 def test_an_answer_that_comes_too_late_is_refused_and_noted(channel: Channel, connection: Connection) -> None:
-    made, written, refused = recorder()
+    made, written, refused = result_queue()
     lost, kept = running(connection, 2)
     end_lease(connection, lost.run_id)
     reap(connection, (lost.run_id, lost.lease_epoch))
@@ -145,7 +145,7 @@ def test_an_answer_that_comes_too_late_is_refused_and_noted(channel: Channel, co
 def test_an_answer_written_before_its_connection_broke_is_not_written_twice(
     channel: Channel, connection: Connection
 ) -> None:
-    made, written, refused = recorder()
+    made, written, refused = result_queue()
     (one,) = running(connection, 1)
     ended = succeeded(one)
     made.add(ended)
@@ -158,9 +158,9 @@ def test_an_answer_written_before_its_connection_broke_is_not_written_twice(
 
 
 def test_what_never_started_leaves_no_trace(channel: Channel, connection: Connection) -> None:
-    made, written, _ = recorder()
+    made, written, _ = result_queue()
     (one,) = running(connection, 1)
-    made.add(never_started(one))
+    made.add(release_unstarted(one))
     write(channel, made)
     found = row(connection, one.run_id)
     assert (found["status"], found["attempts"], attempts(connection, one.run_id)) == ("queued", 0, [])
@@ -175,12 +175,12 @@ def test_of_two_attempts_of_one_run_in_one_batch_only_the_one_that_owns_it_is_wr
     end_lease(connection, old.run_id)
     reap(connection, (old.run_id, old.lease_epoch), delay=0)
     (taken,) = claim(connection, limit=1)
-    made, written, refused = recorder()
+    made, written, refused = result_queue()
     for one in (old, held(taken.id, taken.epoch)):
         answer = AttemptResult("raised", "E", "no") if how == "fail" else AttemptResult("returned")
-        ended = decide(one, answer, took_seconds=1, ended_ns=boottime_ns(), is_stopping=False)
+        ended = decide_end(one, answer, took_seconds=1, ended_ns=boottime_ns(), is_stopping=False)
         if how == "release":
-            ended = never_started(one)
+            ended = release_unstarted(one)
         assert ended is not None and ended.move == how
         made.add(ended)
     assert write(channel, made) == 1

@@ -1,4 +1,4 @@
-"""A recorder, and the loop that lets it write, for the tests of what a refusal costs."""
+"""A queue of results, and the loop that writes them, for the tests of what a refusal costs."""
 
 from __future__ import annotations
 
@@ -8,34 +8,35 @@ from typing import Any
 from tests.support.factories import Connection, a_run, a_type, claim
 from tests.support.workers.ended_attempts import held
 from wakeboard.core.outcome import AttemptResult
+from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.runtime.loop.channel import Channel, StatementFailed
-from wakeboard.runtime.loop.deciding import EndedAttempt, decide
-from wakeboard.runtime.loop.in_flight import RunInFlight, boottime_ns
-from wakeboard.runtime.loop.record import Recorder
+from wakeboard.runtime.loop.ended_attempt import EndedAttempt, decide_end
+from wakeboard.runtime.loop.in_flight import RunInFlight
+from wakeboard.runtime.loop.result_queue import ResultQueue
 
 
 class Desk:
-    """A recorder of the worker w1, and what it says of each run."""
+    """A queue of the worker w1, and what it reports of each run."""
 
     def __init__(self) -> None:
         self.written: list[tuple[int, str]] = []
         self.refused: list[int] = []
-        self.given_up: list[int] = []
-        self.recorder = Recorder(
+        self.abandoned: list[int] = []
+        self.queue = ResultQueue(
             "w1",
-            lambda batch: self.written.extend((ended.held.run_id, status) for ended, status in batch),
-            lambda ended: self.refused.append(ended.held.run_id),
-            lambda ended: self.given_up.append(ended.held.run_id),
+            lambda batch: self.written.extend((ended.run.run_id, status) for ended, status in batch),
+            lambda ended: self.refused.append(ended.run.run_id),
+            lambda ended: self.abandoned.append(ended.run.run_id),
         )
 
 
-def recorder() -> tuple[Recorder, list[tuple[int, str]], list[int]]:
-    """Return a recorder, what it writes, and whose late answers it sees refused."""
+def result_queue() -> tuple[ResultQueue, list[tuple[int, str]], list[int]]:
+    """Return a queue, the runs that it has written, and those whose answers came too late."""
     desk = Desk()
-    return desk.recorder, desk.written, desk.refused
+    return desk.queue, desk.written, desk.refused
 
 
-def write(channel: Channel, made: Recorder, *, rounds: int = 50) -> int:
+def write(channel: Channel, made: ResultQueue, *, rounds: int = 50) -> int:
     """Write as the worker's loop does, until nothing waits; return how many batches were sent."""
     sent = 0
     for _ in range(rounds):
@@ -54,7 +55,7 @@ def write(channel: Channel, made: Recorder, *, rounds: int = 50) -> int:
         if isinstance(told[0], StatementFailed):
             made.refuse(batch, told[0])
         else:
-            made.tell(told[0])
+            made.report(told[0])
     return sent
 
 
@@ -68,7 +69,7 @@ def running(connection: Connection, count: int) -> list[RunInFlight]:
 
 def succeeded(one: RunInFlight, **answer: Any) -> EndedAttempt:
     """Let a held run end well."""
-    ended = decide(
+    ended = decide_end(
         one, AttemptResult("returned", **answer), took_seconds=1, ended_ns=boottime_ns(), is_stopping=False
     )
     assert ended is not None

@@ -10,14 +10,14 @@ import pytest
 from tests.support.factories import Connection, a_run, a_type, claim
 from wakeboard.core.outcome import AttemptResult
 from wakeboard.core.process.assignment import Assignment
+from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.database import db
 from wakeboard.runtime.loop.channel import Channel
-from wakeboard.runtime.loop.claim_state import ClaimState
-from wakeboard.runtime.loop.claims import ClaimPlanner
+from wakeboard.runtime.loop.claim_planner import ClaimPlanner
 from wakeboard.runtime.loop.connections import LoopConnection
-from wakeboard.runtime.loop.deciding import decide
-from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, boottime_ns
-from wakeboard.runtime.loop.writer import ENOUGH_ENDED, STILL_HELD, Writer
+from wakeboard.runtime.loop.ended_attempt import decide_end
+from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight
+from wakeboard.runtime.loop.result_writer import ENOUGH_ENDED, ENOUGH_IN_FLIGHT, ResultWriter
 
 FOREVER = 3600.0
 
@@ -27,18 +27,16 @@ class Desk:
 
     def __init__(self, database: str) -> None:
         self.channel = Channel(db.connect(database, name="wakeboard finish"))
-        self._holdings = RunsInFlight()
+        self._in_flight = RunsInFlight()
         connection = LoopConnection(database, "finish", lambda _: None)
         connection.adopt(self.channel)
         self._taken = 0
-        self.writer = Writer(
-            connection, self._holdings, ClaimPlanner(2), ClaimState(), "w1", gather_seconds=FOREVER
-        )
+        self.writer = ResultWriter(connection, self._in_flight, ClaimPlanner(2), "w1", gather_seconds=FOREVER)
 
     @property
     def wrote(self) -> int:
         """How many runs are written, and so held no more."""
-        return self._taken - len(self._holdings)
+        return self._taken - len(self._in_flight)
 
     def take(self, connection: Connection, count: int) -> list[RunInFlight]:
         """Claim ``count`` runs and hold them."""
@@ -54,18 +52,18 @@ class Desk:
             )
             for one in claim(connection, limit=count)
         ]  # fmt: skip
-        self._holdings.add(held)
+        self._in_flight.add(held)
         self._taken += count
         return held
 
     def end(self, runs: Sequence[RunInFlight]) -> None:
         """Let attempts end well, and the loop make one step."""
         for run in runs:
-            ended = decide(
+            ended = decide_end(
                 run, AttemptResult("returned"), took_seconds=1, ended_ns=boottime_ns(), is_stopping=False
             )
             assert ended is not None
-            self.writer.add(ended)
+            self.writer.deferred.add(ended)
         self.writer.step()
 
     def settle(self) -> None:
@@ -105,7 +103,7 @@ def test_of_a_backlog_a_few_wait_for_more_and_many_do_not(desk: Desk, connection
 
 
 def test_the_end_of_a_backlog_waits_for_nobody(desk: Desk, connection: Connection) -> None:
-    runs = desk.take(connection, STILL_HELD + 10)
+    runs = desk.take(connection, ENOUGH_IN_FLIGHT + 10)
     desk.end(runs[:1])
     desk.settle()
     desk.end(runs[1:5])
