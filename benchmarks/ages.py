@@ -144,7 +144,7 @@ def keep_awake(connection: psycopg.Connection) -> None:
 
 def sum_hours(connection: psycopg.Connection) -> None:
     """Sum the hours of statistics that are over, as workers would have done all along."""
-    while hourly_rollups.sum_next(connection) is not None:
+    while hourly_rollups.sum_next_hour(connection) is not None:
         pass
 
 

@@ -19,8 +19,8 @@ from wakeboard.alerts.report_schedule import LATE, LATEST, Clocks, Morning, Repo
 from wakeboard.config.settings import Settings
 from wakeboard.core.rule_types import KINDS
 from wakeboard.reporting.activity_report import TimeWindow
-from wakeboard.reporting.activity_report.summary import Section, Summary, summary
-from wakeboard.reporting.activity_report.words import NightNumbers, number, plural
+from wakeboard.reporting.activity_report.summary import Section, Summary, summarize
+from wakeboard.reporting.activity_report.verdict import NightNumbers, number, plural
 
 Connection = psycopg.Connection[Any]
 STATEMENT_TIMEOUT = "10s"
@@ -84,7 +84,7 @@ def letter(
     window = TimeWindow(morning.since_at, morning.due_at)
     with connection.transaction():
         connection.execute("SELECT set_config('statement_timeout', %s, true)", (STATEMENT_TIMEOUT,))
-        found = summary(connection, window, zone)
+        found = summarize(connection, window, zone)
     is_late = cause == "report" and now - morning.due_at > LATE
     first = _first(cause, is_late, morning, now, zone)
     link = f"/night?{window.query}"

@@ -33,7 +33,7 @@ class StatisticsMerge:
 
         An hour that cannot be summed holds up no other: it is left, and tried again with a later look.
         """
-        numbers = statistics.merge(connection)
+        numbers = statistics.merge_deltas(connection)
         began, is_due = monotonic(), monotonic() >= self._look_at
         if is_due and self.pause_seconds is None:
             self._left.clear()
@@ -53,8 +53,8 @@ class StatisticsMerge:
     def _sum_one(self, connection: Connection) -> datetime | None:
         """Return the hour that was summed, or was tried and is left now; None when there is no other."""
         try:
-            return hourly_rollups.sum_next(connection, self._left)
-        except hourly_rollups.NotSummed as failure:
+            return hourly_rollups.sum_next_hour(connection, self._left)
+        except hourly_rollups.RollupError as failure:
             self._left.add(failure.hour)
             log.warn("An hour of statistics is left; pages read its minutes.", error=str(failure))
             return failure.hour
