@@ -17,7 +17,7 @@ from wakeboard.core.text.json_equality import same_value
 from wakeboard.core.time.cron import check_timezone, read_existing, read_schedule
 from wakeboard.database.audit import Actor
 from wakeboard.queue.operator import WAKE_CHANNEL, Connection, Row, _row, act
-from wakeboard.reporting.diagnosis.standstill import WORDS, clause, standstill
+from wakeboard.reporting.diagnosis.standstill import WORDS, standstill, standstill_clause
 
 COLUMNS = (
     "job_type, payload, schedule, timezone, misfire, grace_seconds, overlap, max_attempts, timeout_seconds, "
@@ -267,7 +267,7 @@ def run_now(connection: Connection, name: str, actor: Actor, reason: str | None 
         connection.execute("SELECT pg_notify(%s, '')", (WAKE_CHANNEL,))
         said, why = f"Run {row['id']} of {name} was enqueued", row["standstill"]
         if why:
-            said += f", but {clause(why, row['job_type'])}: it waits {WORDS[why].until}"
+            said += f", but {standstill_clause(why, row['job_type'])}: it waits {WORDS[why].until}"
         answer = Answer(row["id"], "queued", "done", f"{said}.", is_held=why == "paused")
         return answer, None, {"run": row["id"]}
 

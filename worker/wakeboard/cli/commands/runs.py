@@ -23,7 +23,7 @@ from wakeboard.core.time.durations import format_duration
 from wakeboard.database.audit import acting, record, terminal_actor
 from wakeboard.queue import operator, selection
 from wakeboard.queue.enqueue import enqueue as enqueue_run
-from wakeboard.reporting.diagnosis.reasons import waiting
+from wakeboard.reporting.diagnosis.wait_reasons import explain_wait
 from wakeboard.reporting.filters.line import read_line
 from wakeboard.reporting.filters.runs import FIELDS
 from wakeboard.reporting.filters.values import FilterValues, in_zone, read_pairs
@@ -190,7 +190,7 @@ def run(run_id: int) -> None:
         found = reach.one(connection, RUN, {"id": run_id})
         if found is None:
             raise WrongUse(f"There is no run {run_id}; it may have been removed by retention.")
-        why = waiting(connection, run_id)[1]
+        why = explain_wait(connection, run_id)[1]
         found["history"] = reach.rows(connection, ATTEMPTS, {"id": run_id})
         found["audit"] = reach.rows(connection, AUDIT, {"id": run_id})
     zone = ZoneInfo(settings().timezone)
