@@ -1,8 +1,8 @@
 """Merges the deltas that every batch inserts into rollups by the minute; percentiles of their buckets.
 
 Buckets are quarter powers of two: bucket ``b`` holds times up to ``2 ** ((b - 140) / 4)`` milliseconds. A
-percentile is the geometric middle of its bucket, so it is right to within 10 %. Buckets below 100 were written
-by earlier versions: half powers of two, up to ``2 ** ((b - 20) / 2)`` milliseconds.
+percentile is the geometric middle of its bucket, so it is right to within 10 %. Buckets below 100 were
+written by earlier versions: half powers of two, up to ``2 ** ((b - 20) / 2)`` milliseconds.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ WITH deltas AS (
 )
 INSERT INTO wakeboard.statistics_rollups
 SELECT minute, job_type, outcome, durations.bucket, waits.bucket, part.runs,
-    durations.ms / durations.runs * part.runs, durations.max_ms, waits.ms / waits.runs * part.runs, waits.max_ms
+    durations.ms / durations.runs * part.runs, durations.max_ms,
+    waits.ms / waits.runs * part.runs, waits.max_ms
 FROM part
 JOIN durations USING (minute, job_type, outcome)
 JOIN waits USING (minute, job_type, outcome)
@@ -87,7 +88,7 @@ def bucket_seconds(bucket: int) -> float:
 
 
 def _typical_seconds(bucket: int) -> float:
-    """Return the time that stands for all of ``bucket``: its middle, or the end of one of earlier versions."""
+    """Return the time that stands for ``bucket``: its middle, or the end of one of earlier versions."""
     return bucket_seconds(bucket) * (TO_MIDDLE if bucket >= FINE else 1)
 
 

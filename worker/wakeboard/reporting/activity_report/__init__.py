@@ -1,6 +1,7 @@
 """What happened in a time window, for the page of a night and for the daily report: one source of numbers.
 
-Every function takes a connection (of psycopg or SQLAlchemy, see ``database.read``) and a window, and only reads.
+Every function takes a connection (of psycopg or SQLAlchemy, see ``database.read``) and a window, and only
+reads.
 """
 
 from __future__ import annotations

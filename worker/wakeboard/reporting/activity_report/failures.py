@@ -94,9 +94,9 @@ _STATE_COUNTS = f"""count(*) FILTER (WHERE status = 'succeeded') AS succeeded,
     count(*) FILTER (WHERE status = 'dead') AS dead,
     count(*) FILTER (WHERE status = 'cancelled') AS cancelled,
     count(*) FILTER (WHERE status = 'failed') AS failed"""
-# An array finds many runs of a page of the index at once, a join descends the index for each. The planner does
-# not know the array's length and might join by nested loops; a full join, which adds no rows here, cannot. Few
-# attempts are lost: only where one was, the attempts are walked over once more.
+# An array finds many runs of a page of the index at once, a join descends the index for each. The planner
+# does not know the array's length and might join by nested loops; a full join, which adds no rows here,
+# cannot. Few attempts are lost: only where one was, the attempts are walked over once more.
 _FAILED = f"""
 WITH attempts AS MATERIALIZED (
     SELECT run_id, bool_or(is_lost) AS is_lost FROM ({_NEWEST}) AS newest GROUP BY run_id

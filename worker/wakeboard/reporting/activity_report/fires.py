@@ -24,7 +24,7 @@ LATE = timedelta(minutes=1)
 # At most so many missed fires are counted; in a night without a worker each fire of each schedule may be one.
 MAX_MISSED = 200_000
 MAX_MISSED_LINES = 100
-# The SQL of how many seconds late a run ``r`` first started, or is until now while it waits for its first start.
+# The SQL of how many seconds a run ``r`` is late: at its first start, or up to now while it waits for that.
 LATE_BY = f"""coalesce(r.late_by, CASE WHEN r.status IN ({sql_list(CLAIMABLE)})
         THEN date_part('epoch', now() - r.scheduled_for) END)"""
 
@@ -82,8 +82,8 @@ class Fires:
 
 _WITHIN = """r.definition_id = ANY (ARRAY(SELECT id FROM wakeboard.job_definitions))
         AND r.scheduled_for >= %(since)s AND r.scheduled_for < %(until)s"""
-# The latest start and the newest overlap are the greatest arrays (time, run). As floats they hold a time to the
-# microsecond and an id up to 2 to the 53rd.
+# The latest start and the newest overlap are the greatest arrays (time, run). As floats they hold a time to
+# the microsecond and an id up to 2 to the 53rd.
 _FIRES = f"""
 SELECT d.name, d.overlap, fires, late, latest[1] AS late_seconds, latest[2]::bigint AS late_run_id,
     beside, newest[2]::bigint AS beside_run_id

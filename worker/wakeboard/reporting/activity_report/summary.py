@@ -94,7 +94,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a report says. ``numbers.stuck`` is 0: ``stuck_now`` counts the runs that are stuck at the moment."""
+    """What a report says. ``stuck_now`` counts the runs that are stuck now; ``numbers.stuck`` is 0."""
 
     numbers: NightNumbers
     good: bool

@@ -90,7 +90,7 @@ def join_stretches(stretches: Iterable[Stretch], pause: float) -> list[Stretch]:
 
 
 def slice_length(window: TimeWindow) -> timedelta:
-    """Return how long the slices of ``window`` are: a step that divides an hour, for at most MAX_SLICES slices.
+    """Return the length of at most MAX_SLICES slices of ``window``: a step that divides an hour.
 
     Slices begin at the same moments in each window, so that bars stay in place while a window moves on. In
     windows of over MAX_SLICES hours they are days, however many.
@@ -100,7 +100,7 @@ def slice_length(window: TimeWindow) -> timedelta:
 
 
 def _window_parts(minutes: str, hours: str, *, only: str = "") -> str:
-    """Return the SQL of CTEs with the window's hours: ``in_hours`` has summed ones, ``in_minutes`` the others.
+    """Return the SQL of two CTEs: ``in_hours`` of the window's summed hours, ``in_minutes`` of the others.
 
     ``minutes`` and ``hours`` are the columns, ``only`` is a condition on the types. An hour that is partly
     outside the window is read by its minutes; so are deltas, which no worker has merged yet.

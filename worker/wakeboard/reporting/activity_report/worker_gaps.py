@@ -16,7 +16,7 @@ from wakeboard.reporting.heartbeats import SILENCE_SECONDS
 if TYPE_CHECKING:
     from wakeboard.database.read import Connection
 
-# Before the first known worker there are no gaps. A tick a minute leaves none: each is shorter than the silence.
+# Before the first known worker there are no gaps. A tick a minute leaves none.
 _GAPS = """
 WITH presence AS (
     SELECT started_at, coalesce(stopped_at, seen_at) AS left_at FROM wakeboard.workers

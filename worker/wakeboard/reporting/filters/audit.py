@@ -1,7 +1,7 @@
 """The filters of the audit log and the statement that finds its rows, for the page and the command line.
 
-One filter is served by an index; the others are checked row by row, for WINDOW rows a request, newest first. A
-range of time is a range of ids.
+One filter is served by an index; the others are checked row by row, for WINDOW rows a request, newest first.
+A range of time is a range of ids.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The statement that finds the ids of the runs of some filters, for the pages and the command line.
 
-It finds ids by an index; the rows are read afterwards. Filters that no index serves read WINDOW runs a request,
-newest first. Imports SQLAlchemy, so no module that executes runs imports it.
+It finds ids by an index; the rows are read afterwards. Filters that no index serves read WINDOW runs a
+request, newest first. Imports SQLAlchemy, so no module that executes runs imports it.
 """
 
 from __future__ import annotations
@@ -113,11 +113,11 @@ def search(
 ) -> Search:
     """Return the search for the runs of ``filters`` (of ``runs.FIELDS``) at ``now``, the database's clock.
 
-    ``read_ids`` reads the ids of workers and schedules by name. ``start`` is where a walk begins. ``hidden`` is
-    what the reader may not see, and ``types`` are the job types that the reader may see, None for all.
+    ``read_ids`` reads the ids of workers and schedules by name. ``start`` is where a walk begins. ``hidden``
+    is what the reader may not see, and ``types`` are the job types that the reader may see, None for all.
 
-    Without a status, ``error`` and FAILURE_TIMES find runs that fail now (failed and dead); ``group`` finds all
-    runs that failed so, in any state. Raises FilterError.
+    Without a status, ``error`` and FAILURE_TIMES find runs that fail now (failed and dead); ``group`` finds
+    all runs that failed so, in any state. Raises FilterError.
     """
     refuse_impossible(filters, now)
     indexed = indexed_conditions(filters)
@@ -177,8 +177,8 @@ def select_running(*columns: ColumnElement[Any], where: Sequence[Condition] = ()
 def _merged(arms: list[Arm], start: Start | None) -> Subquery:
     """Return the ids of all ``arms``, each in the order of the list.
 
-    In a union the planner uses the order of an arm's index only where the arm has that order itself; otherwise
-    it reads and sorts all rows of the arms.
+    In a union the planner uses the order of an arm's index only where the arm has that order itself;
+    otherwise it reads and sorts all rows of the arms.
     """
     parts = [arm.select(runs.id) for arm in arms]
     if len(arms) > 1:
@@ -199,7 +199,8 @@ def _schedule_id(schedule: str | int, read_ids: ReadIds, *, must_exist: bool) ->
     ids = [*read_ids(schedules_named(schedule))] or [*read_ids(removed_schedules_named(schedule))]
     if not ids and must_exist:
         raise FilterError(
-            f"There is no schedule “{schedule}”, and the audit log knows of none of that name that was removed."
+            f"There is no schedule “{schedule}”, and the audit log knows of none of that name "
+            "that was removed."
         )
     return int(ids[0]) if ids else _NO_SCHEDULE
 

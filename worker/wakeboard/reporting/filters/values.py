@@ -166,7 +166,7 @@ def in_zone(fields: Mapping[str, Field], zone: tzinfo) -> dict[str, Field]:
 def read_pairs(
     pairs: Iterable[tuple[str, str]], fields: Mapping[str, Field], *, is_form: bool = False
 ) -> FilterValues:
-    """Return the filters of (name, text) ``pairs``; a field named ``payload.`` reads every ``payload.<path>``.
+    """Return the filters of (name, text) ``pairs``; the field ``payload.`` reads every ``payload.<path>``.
 
     An empty text is refused: from an unset variable of a shell it would find everything. In the pairs of a
     form (``is_form``) it is a control that was left empty, and is ignored. Raises FilterError.
