@@ -1,4 +1,4 @@
--- The shop's past: a week of orders, and of runs with their attempts, error groups and statistics. Reads the
+-- The shop's history: a week of orders, and of runs with their attempts, error groups and statistics. Reads the
 -- temporary tables prices and failures and the definitions of the schedules; takes no parameters.
 
 SELECT setseed(0.7);
