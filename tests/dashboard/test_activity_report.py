@@ -34,6 +34,8 @@ from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard.database import audit
 from wakeboard.reporting.activity_report import TimeWindow, failures, fires
+from wakeboard.reporting.activity_report.baselines import Baseline
+from wakeboard.reporting.activity_report.summary import summarize
 from wakeboard.reporting.activity_report.type_activity import (
     MAX_SLICES,
     BusyTime,
@@ -43,8 +45,6 @@ from wakeboard.reporting.activity_report.type_activity import (
     join_stretches,
     slice_length,
 )
-from wakeboard.reporting.activity_report.summary import summarize
-from wakeboard.reporting.activity_report.baselines import Baseline
 from wakeboard.reporting.hourly_rollups import sum_next_hour
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.queries import errors
@@ -616,9 +616,9 @@ def test_groups_are_told_apart_by_number_and_those_that_are_not_kept_beside_them
         a_group(connection, code=code, message=message)
         for code, message in (("smtp_down", "no answer"), ("smtp_down", "refused"), ("full", "no room"))
     ]
-    for number, code, failures in zip(numbers, ("smtp_down", "smtp_down", "full"), (3, 2, 1), strict=True):
+    for number, code, count in zip(numbers, ("smtp_down", "smtp_down", "full"), (3, 2, 1), strict=True):
         run = a_run(connection, "dead", attempts=0, error_code=code, error_group=number)
-        for _ in range(failures):
+        for _ in range(count):
             failure(connection, "30 minutes", run, error_code=code, error_group=number)
 
     def told() -> set[tuple[int | None, str, str, int, int]]:
@@ -717,7 +717,10 @@ def test_a_window_is_told_the_same_by_its_hours_and_by_its_minutes(
         with app.extensions["wakeboard_database"].primary.connect() as session:
             return [
                 (
-                    [replace(each, seconds=round(each.seconds, 6)) for each in find_attempts(session, window, usual)],
+                    [
+                        replace(each, seconds=round(each.seconds, 6))
+                        for each in find_attempts(session, window, usual)
+                    ],
                     rounded(find_busy_times(session, window, ["mail", "report", "sync"])),
                 )
                 for window in windows
@@ -947,10 +950,10 @@ def test_the_page_of_a_night_never_reads_a_whole_table(
     judged = [plan for sql, plan in planned if "AS late_run_id" in sql]
     assert len(judged) >= 3
     assert all("Index Only Scan using job_runs_fires " in plan for plan in judged), judged
-    recovered = [plan for sql, plan in planned if "WITH well AS MATERIALIZED" in sql]
+    recovered = [plan for sql, plan in planned if "WITH recovered AS MATERIALIZED" in sql]
     assert len(recovered) >= 3
     assert all("using job_attempts_later_successes on" in plan for plan in recovered), recovered
-    tried = [plan for sql, plan in planned if "WITH tried AS MATERIALIZED" in sql]
+    tried = [plan for sql, plan in planned if "WITH attempts AS MATERIALIZED" in sql]
     used = "Index Only Scan Backward using job_attempts_failed_runs "
     assert sum(used in plan for plan in tried) >= 3 and all("Full Join" in plan for plan in tried), tried
 

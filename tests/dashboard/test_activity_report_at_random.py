@@ -190,7 +190,7 @@ def test_what_became_of_failures_is_as_by_a_walk_over_the_newest_of_them(
             lost = [(run, epoch) for _, run, epoch, is_lost in newest if is_lost]
             assert found.lost_count == len(lost)
             lost_told = zip(numbers(found.lost_runs), numbers(found.lost_epochs), strict=True)
-            assert sorted(lost_told) == sorted(lost[-MAX_SHOWN :])
+            assert sorted(lost_told) == sorted(lost[-MAX_SHOWN:])
             tries = Counter(run for _, run, *_ in failed)
             first = {run: at for at, run, *_ in sorted(failed, reverse=True)}
             well = {run for run in tries if is_well(standing[run], window)}

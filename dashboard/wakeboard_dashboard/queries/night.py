@@ -15,6 +15,7 @@ from functools import cached_property
 from sqlalchemy import Connection
 
 from wakeboard.reporting.activity_report import TimeWindow, fires, type_activity
+from wakeboard.reporting.activity_report.baselines import Baseline, find_baselines
 from wakeboard.reporting.activity_report.failures import (
     MAX_SHOWN,
     FailedAttempts,
@@ -30,9 +31,8 @@ from wakeboard.reporting.activity_report.failures import (
     find_recovered_runs,
 )
 from wakeboard.reporting.activity_report.type_activity import BusyTime, RunningType, SlowRun, TypeAttempts
-from wakeboard.reporting.activity_report.worker_gaps import WorkerGap, find_worker_gaps
-from wakeboard.reporting.activity_report.baselines import Baseline, find_baselines
 from wakeboard.reporting.activity_report.verdict import NightNumbers
+from wakeboard.reporting.activity_report.worker_gaps import WorkerGap, find_worker_gaps
 from wakeboard.reporting.filters.values import Moment
 from wakeboard_dashboard.queries import audit, errors, groups
 from wakeboard_dashboard.queries.errors import FailureGroups, FailureWindow, Group
@@ -143,7 +143,9 @@ class Night:
     def slow_runs(self) -> dict[str, list[SlowRun]]:
         """The slowest runs of the types that come first in ``slow``, by type."""
         found: dict[str, list[SlowRun]] = {}
-        for run in type_activity.find_slow_runs(self.connection, self.window, self.slow[: type_activity.MAX_SLOW_TYPES]):
+        for run in type_activity.find_slow_runs(
+            self.connection, self.window, self.slow[: type_activity.MAX_SLOW_TYPES]
+        ):
             found.setdefault(run.job_type, []).append(run)
         return found
 
@@ -224,7 +226,9 @@ class Night:
     def lane_types(self) -> list[str]:
         """The types that are drawn on a line of time: those with failures, then the busiest."""
         busiest = sorted(self.ran, key=lambda each: (-each.failed, -each.seconds, each.job_type))
-        return list(dict.fromkeys([*(each.job_type for each in busiest), *self.under_way]))[: type_activity.MAX_LANES]
+        return list(dict.fromkeys([*(each.job_type for each in busiest), *self.under_way]))[
+            : type_activity.MAX_LANES
+        ]
 
     @cached_property
     def busy(self) -> dict[str, BusyTime]:

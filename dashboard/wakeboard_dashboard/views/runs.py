@@ -40,7 +40,8 @@ AGES = (
 STATES = (("failed,dead", "failed or dead"), *((status.value, status.value) for status in Status))
 # The filters that have a control of their own beside the box.
 CONTROLS = (
-    "status", "type", "schedule", "since", "error", "group", "worker", "key", "attempts", "until", *FAILURE_TIMES,
+    "status", "type", "schedule", "since", "error", "group", "worker", "key", "attempts", "until",
+    *FAILURE_TIMES,
 )  # fmt: skip
 TIMES = {"since", "until", *FAILURE_TIMES}
 # What one row offers: the first of these that its state allows and that helps there.

@@ -1,7 +1,7 @@
 """The example shop: ``wakeboard up --demo`` or ``--app wakeboard.demo``. An import registers its job types.
 
-Its effects are real, on one machine: rows in the schema ``shop``, files in the data folder, mail to a server of
-its own on loopback. It reaches no other host.
+Its effects are real, on one machine: rows in the schema ``shop``, files in the data folder, mail to a server
+of its own on loopback. It reaches no other host.
 """
 
 from __future__ import annotations

@@ -97,9 +97,7 @@ def charge_card(context: Context) -> None:
     order = int(context.payload["order"])
     request = {"order": order, "cents": context.payload["cents"]}
     try:
-        charge = context.once(
-            "charge", lambda: ask("/charges", request, context.key), if_unconfirmed="redo"
-        )
+        charge = context.once("charge", lambda: ask("/charges", request, context.key), if_unconfirmed="redo")
     except urllib.error.HTTPError as refused:
         _decline(order)
         reason = json.load(refused).get("error", "refused")

@@ -1,7 +1,7 @@
 """The servers of the shop, in one process on loopback: mail, a bank, a stock and an address service.
 
-``python -m wakeboard.demo.servers --smtp PORT --http PORT``, with WAKEBOARD_DATABASE_URL. Ends on SIGTERM, and
-when its parent process has ended. HTTP: ``POST /charges`` (idempotent by key), ``GET /stock/<sku>``,
+``python -m wakeboard.demo.servers --smtp PORT --http PORT``, with WAKEBOARD_DATABASE_URL. Ends on SIGTERM,
+and when its parent process has ended. HTTP: ``POST /charges`` (idempotent by key), ``GET /stock/<sku>``,
 ``GET /address/<order>``, ``GET /health``.
 """
 

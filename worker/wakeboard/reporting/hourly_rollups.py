@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from datetime import datetime, timedelta
+
 import psycopg
 from psycopg.rows import scalar_row
 

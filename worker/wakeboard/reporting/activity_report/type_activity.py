@@ -195,9 +195,7 @@ WITH {
 SELECT job_type, date_part('epoch', begin_at - %(since)s) AS begin, min(start) AS start, max(till) AS till,
     sum(attempts)::bigint AS attempts, sum(failed)::bigint AS failed
 FROM (
-    SELECT job_type, {
-    step_start("%(step)s", "since + make_interval(mins => slice.minute)")
-} AS begin_at,
+    SELECT job_type, {step_start("%(step)s", "since + make_interval(mins => slice.minute)")} AS begin_at,
         date_part('epoch', since - %(since)s) + 60 * slice.start AS start,
         date_part('epoch', since - %(since)s) + 60 * slice.till AS till, slice.attempts, slice.failed
     FROM (
@@ -227,9 +225,7 @@ class _BusySlice(NamedTuple):
     failed: int
 
 
-def find_busy_times(
-    connection: Connection, window: TimeWindow, types: Sequence[str]
-) -> dict[str, BusyTime]:
+def find_busy_times(connection: Connection, window: TimeWindow, types: Sequence[str]) -> dict[str, BusyTime]:
     """Return when each of ``types`` was busy in ``window``, in seconds since it began."""
     step = slice_length(window)
     values = {
@@ -288,9 +284,7 @@ class SlowRun(NamedTuple):
     seconds: float
 
 
-def find_slow_runs(
-    connection: Connection, window: TimeWindow, slow: Sequence[TypeAttempts]
-) -> list[SlowRun]:
+def find_slow_runs(connection: Connection, window: TimeWindow, slow: Sequence[TypeAttempts]) -> list[SlowRun]:
     """Return the slowest runs of each of ``slow``, at most MAX_EXAMPLES of each.
 
     They are looked up among the EXAMPLE_RUNS newest that had been made when the window ended.

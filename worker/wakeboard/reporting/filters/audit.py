@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 
 from sqlalchemy import BigInteger, ColumnElement, DateTime, bindparam, select, text
 
@@ -143,13 +144,17 @@ def _conditions(filters: FilterValues, hidden: str | None) -> dict[str, Conditio
         ]
     for name, column in (("who", "actor"), ("what", "action"), ("source", "source")):
         if value := filters.get(name):
-            conditions[name] = lambda row, column=column, value=value: [row[column] == value]
+            conditions[name] = partial(_equals, column, value)
     if words := filters.get("q"):
         conditions["q"] = lambda row: [
             row.reason.icontains(words, autoescape=True),
             *([] if hidden is None else [~row.reason.regexp_match(hidden, flags="i")]),
         ]
     return conditions
+
+
+def _equals(column: str, value: str, row: Columns) -> list[Condition]:
+    return [row[column] == value]
 
 
 def _time_conditions(filters: FilterValues, now: datetime) -> list[Condition]:

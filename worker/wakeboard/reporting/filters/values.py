@@ -36,7 +36,7 @@ class Field:
     repeated, and become a tuple. ``canonical`` writes the value back where its text alone is ambiguous.
     """
 
-    read: Callable[[str], object]
+    read: Callable[[str], Any]
     allowed: str
     many: bool = False
     canonical: Callable[[Any], str] | None = None
