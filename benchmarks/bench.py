@@ -25,6 +25,7 @@ from pathlib import Path
 
 import psycopg
 
+from tests.support.processes import SOURCES
 from wakeboard.database import embedded
 from wakeboard.database.db import connect, migrate
 
@@ -195,8 +196,8 @@ def peer_url(url: str) -> str:
 
 
 def environment(url: str) -> dict[str, str]:
-    """Return the environment of a process of ours: the database, the handlers of this folder, this code.
+    """Return the environment of a process of ours: the database, the handlers of this folder, this checkout.
 
-    An environment may be shared by several checkouts: each measures its own.
+    Several checkouts may share one virtual environment: each measures its own code.
     """
-    return os.environ | {"WAKEBOARD_DATABASE_URL": url, "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}"}
+    return os.environ | {"WAKEBOARD_DATABASE_URL": url, "PYTHONPATH": f"{HERE}{os.pathsep}{SOURCES}"}

@@ -16,17 +16,13 @@ milliseconds, how many rows one has locked, and the kilobytes that it has writte
 
 from __future__ import annotations
 
-import argparse
-import shutil
 import statistics
-import tempfile
-from pathlib import Path
 from time import perf_counter
 
 import psycopg
 
-from wakeboard.database import embedded
-from wakeboard.database.db import PLANNING, configure, connect, migrate
+from benchmarks import bench
+from wakeboard.database.db import PLANNING, configure
 from wakeboard.queue.engine.claims import FROM_FIRST, claim
 from wakeboard.runtime.loop.channel import array
 from wakeboard.runtime.loop.claim_batch import WINDOW
@@ -170,34 +166,24 @@ def tell_types(connection: psycopg.Connection, other: psycopg.Connection) -> Non
 
 def main() -> None:
     """Run every scene both ways, then the table of many types."""
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--ahead", type=int, default=150_000)
-    options.add_argument("--claims", type=int, default=200)
-    chosen = options.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="wakeboard-bench-", dir="/var/tmp"))
-    folder.chmod(0o711)
-    server = embedded.start(folder / "d")
-    try:
-        migrate(server.url)
-        with (
-            connect(server.url, name="benchmark", statement_timeout_seconds=600) as ours,
-            connect(server.url, name="benchmark", statement_timeout_seconds=600) as plain,
-        ):
-            configure(ours, PLANNING)
-            print(f"claim of {BATCH}, ms: median, 95 %, most")
-            for scene in SCENES:
-                fill(ours, scene, chosen.ahead)
-                print(f"{chosen.ahead if SCENES[scene][4] else 0:,} runs {scene}")
-                values = (["open", "ahead"], "w1", 30.0, *FROM_FIRST)
-                tell("wakeboard", measure(ours, claim(BATCH), values, chosen.claims))
-                # Only now: a planner that sees both indexes may take the wrong one for ours.
-                plain.execute(PLAIN_INDEX)
-                tell("plain", measure(plain, PLAIN, ("w1",), chosen.claims))
-                plain.execute("DROP INDEX wakeboard.by_run_at")
-            tell_types(ours, plain)
-    finally:
-        print(embedded.stop(folder / "d", only_if_unused=False))
-        shutil.rmtree(folder, ignore_errors=True)
+    chosen = bench.options(__doc__ or "", ahead=150_000, claims=200)
+    with (
+        bench.server() as (url, _),
+        bench.session(url) as ours,
+        bench.session(url) as plain,
+    ):
+        configure(ours, PLANNING)
+        print(f"claim of {BATCH}, ms: median, 95 %, most")
+        for scene in SCENES:
+            fill(ours, scene, chosen.ahead)
+            print(f"{chosen.ahead if SCENES[scene][4] else 0:,} runs {scene}")
+            values = (["open", "ahead"], "w1", 30.0, *FROM_FIRST)
+            tell("wakeboard", measure(ours, claim(BATCH), values, chosen.claims))
+            # Created only now: a planner that sees both indexes may take the wrong one for ours.
+            plain.execute(PLAIN_INDEX)
+            tell("plain", measure(plain, PLAIN, ("w1",), chosen.claims))
+            plain.execute("DROP INDEX wakeboard.by_run_at")
+        tell_types(ours, plain)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,6 @@ in their own process; enqueued is with the statement that their own library send
 from __future__ import annotations
 
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from time import monotonic_ns, sleep
 
 import psycopg
 
-from benchmarks import bench
+from benchmarks import bench, programs
 from benchmarks.peer_programs import PEERS, Peer, ask, program
 from wakeboard import enqueue
 
@@ -41,20 +40,6 @@ def ear(folder: Path) -> Iterator[tuple[socket.socket, str]]:
         opened.settimeout(PATIENCE_SECONDS)
         yield opened, str(address)
     address.unlink()
-
-
-@contextmanager
-def worker(command: list[str | Path], environment: dict[str, str], log: Path) -> Iterator[None]:
-    """Let a worker run meanwhile."""
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=output, start_new_session=True
-        )
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.wait(20)
 
 
 def measure(url: str, heard: socket.socket, enqueue_one: Enqueue, runs: int) -> list[float]:
@@ -80,7 +65,7 @@ def ours(url: str, folder: Path, runs: int) -> list[float]:
     with ear(folder) as (heard, address):
         environment = bench.environment(url) | {"EAR": address}
         command: list[str | Path] = [sys.executable, "-m", "wakeboard", "worker", "--app", "latency_app"]
-        with worker(command, environment, folder / "log"):
+        with programs.running(command, environment, folder / "log"):
             return measure(url, heard, lambda connection: enqueue(connection, "told"), runs)
 
 
@@ -89,7 +74,7 @@ def theirs(url: str, folder: Path, runs: int, peer: Peer) -> list[float]:
     (told,) = ask(peer, url, folder / "log", "prepare", 0)
     with (
         ear(folder) as (heard, address),
-        worker(program(peer, url, "serve", address), {}, folder / "log"),
+        programs.running(program(peer, url, "serve", address), {}, folder / "log"),
     ):
         return measure(url, heard, lambda connection: connection.execute(told["enqueue"]), runs)
 

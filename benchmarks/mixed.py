@@ -34,10 +34,9 @@ from time import monotonic, sleep, time
 
 import psycopg
 
-from benchmarks import backlogs, bench, raw, throughput
+from benchmarks import backlogs, bench, programs, raw, throughput
 from benchmarks.backlogs import Moments
 from benchmarks.latency import tell as tell_times
-from benchmarks.latency import worker
 from benchmarks.peer_programs import PGQUEUER, ask, program
 from tests.support.processes import wait_until
 from wakeboard import enqueue
@@ -120,7 +119,7 @@ def our_waits(url: str, log: Path, runs: int) -> list[float]:
     """Feed a worker of ours."""
 
     def drain(connection: psycopg.Connection) -> None:
-        with worker(list(backlogs.worker("worker", TYPES, app="mixed_app")), bench.environment(url), log):
+        with programs.running(list(backlogs.worker("worker", TYPES, app="mixed_app")), bench.environment(url), log):
             feed_ours(url, runs)
             backlogs.wait_until_drained(connection, PATIENCE_SECONDS)
 
@@ -187,7 +186,7 @@ def disturbed(url: str, log: Path, noops: int, command: Sequence[str]) -> list[i
     """Disturb what drains our table."""
     with bench.session(url) as connection:
         throughput.fill(connection, noops, types=backlogs.names(TYPES))
-        with worker(list(command), bench.environment(url), log):
+        with programs.running(list(command), bench.environment(url), log):
             began = disturb(connection, "SELECT 1 FROM wakeboard.job_attempts LIMIT 1")
         return by_steps(backlogs.moments(connection), began, noops)
 
@@ -212,7 +211,7 @@ def theirs_disturbed(url: str, log: Path, noops: int) -> list[int]:
     with bench.session(url) as connection:
         connection.execute("CHECKPOINT")
         command = program(PGQUEUER, url, "drain", PGQUEUER.ahead, types=TYPES)
-        with worker(command, bench.environment(url), log):
+        with programs.running(command, bench.environment(url), log):
             under_way = "SELECT 1 FROM wakeboard.pgqueuer_log WHERE status = 'successful' LIMIT 1"
             began = disturb(connection, under_way)
         return by_steps(backlogs.pgqueuer_moments(connection), began, noops)

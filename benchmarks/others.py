@@ -32,7 +32,6 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -46,7 +45,7 @@ from time import monotonic, perf_counter
 import psycopg
 from psycopg import sql
 
-from benchmarks import bench, peer_pasts
+from benchmarks import bench, peer_pasts, programs
 from benchmarks.pages import Browser, NoPage, Times, dashboard, p95
 from tests.support.processes import free_port, wait_until
 from wakeboard.database import embedded
@@ -96,28 +95,12 @@ class Crowd:
 def running(
     command: Sequence[str | Path], environment: Mapping[str, str], port: int, log: Path
 ) -> Iterator[tuple[int, str]]:
-    """Run a dashboard of somebody else meanwhile; yield its port and no cookie."""
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command,
-            env=os.environ | environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        try:
-            wait_until(lambda: process.poll() is not None or _listens(port), 30)
-            if process.poll() is not None:
-                raise SystemExit(f"{command[0]} ended:\n{log.read_text()[-3000:]}")
-            yield port, ""
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    """Run the dashboard of a peer while the block lasts; yield its port and no cookie."""
+    with programs.running(command, os.environ | environment, log) as process:
+        wait_until(lambda: process.poll() is not None or _listens(port), programs.START_SECONDS)
+        if process.poll() is not None:
+            raise SystemExit(f"{command[0]} ended:\n{log.read_text()[-3000:]}")
+        yield port, ""
 
 
 def _listens(port: int) -> bool:

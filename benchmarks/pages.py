@@ -29,12 +29,9 @@ from time import perf_counter
 
 import psycopg
 
-from benchmarks import ages, bench, rest
+from benchmarks import ages, bench, programs
 from tests.support.every_page import Filling, addresses, is_page
-from tests.support.processes import free_port, wait_until
-from wakeboard.accounts import users
 from wakeboard.config.settings import Settings
-from wakeboard.core.states import Role
 from wakeboard_dashboard import create_app
 from wakeboard_dashboard.queries.filters import Cursor
 from wakeboard_dashboard.web.connection import FRESH_COOKIE
@@ -42,7 +39,6 @@ from wakeboard_dashboard.web.connection import FRESH_COOKIE
 P95_MS, TOGETHER_P95_MS, SEARCH_P95_MS, GROWTH = 100, 800, 300, 2
 # An answer that is under half as long is another page: it has few rows instead of fifty, or few runs in each.
 SAME = 0.5
-PERSON = "benchmark"
 # So old may the newest runs be: many windows show the last hour.
 NEWEST = timedelta(minutes=30)
 # Exports, and the questions of verbs for all that match: those judge up to 100,000 runs.
@@ -155,12 +151,10 @@ class Browser:
 @contextmanager
 def dashboard(url: str, log: Path) -> Iterator[tuple[int, str]]:
     """Run a dashboard meanwhile; yield its port and the cookie of an admin."""
-    port = free_port()
-    with rest.running(["web", "--bind", f"127.0.0.1:{port}"], url, log):
-        wait_until(lambda: rest.answers(port), 30)
+    with programs.running_dashboard(url, log) as (port, _):
         with bench.session(url) as connection:
-            cookie = users.open_session(connection, PERSON, Role.ADMIN)
-            yield port, f"wakeboard_{users.install_id(connection)}={cookie}"
+            cookie = programs.session_cookie(connection)
+        yield port, cookie
 
 
 def things(connection: psycopg.Connection) -> Filling:

@@ -13,32 +13,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter, sleep
 
-from benchmarks import bench, statement_log
+from benchmarks import bench, programs, statement_log
 from tests.support.processes import free_port, wait_until
-from wakeboard.accounts.sessions import open_session
-from wakeboard.accounts.users import install_id
-from wakeboard.core.states import Role
 from wakeboard_dashboard.pages.templates import NAVIGATION
 
 SETTLE_SECONDS = 10
-
-
-def family(pid: int) -> list[int]:
-    """Return a process and all below it."""
-    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return [pid, *(one for child in children for one in family(int(child)))]
-
-
-def megabytes(pids: list[int]) -> float:
-    """Return the proportional set size of the processes together."""
-    lines = [line for pid in pids for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()]
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
 
 
 def transactions(url: str) -> int:
@@ -49,21 +32,6 @@ def transactions(url: str) -> int:
         ).fetchone()
     assert row is not None
     return int(row[0])
-
-
-@contextmanager
-def running(arguments: list[str], url: str, log: Path) -> Iterator[int]:
-    """Run one of our commands meanwhile; yield its process id."""
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "wakeboard", *arguments],
-            env=bench.environment(url), stdout=output, stderr=output, start_new_session=True,
-        )  # fmt: skip
-        try:
-            yield process.pid
-        finally:
-            process.terminate()
-            process.wait(20)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,19 +47,21 @@ class Resting:
 def at_rest(pid: int, url: str, folder: Path, seconds: int) -> Resting:
     """Measure the process ``pid`` and all below it while nothing is to be done."""
     sleep(SETTLE_SECONDS)
-    pids = family(pid)
+    pids = programs.family(pid)
     cpu, ended = bench.cpu_seconds(pids), transactions(url)
     sleep(seconds)
     used, count = bench.cpu_seconds(pids) - cpu, transactions(url) - ended - 1
-    held = megabytes(pids)
+    memory = programs.megabytes(pids)
     sent = statement_log.statements(folder, seconds)
-    return Resting(100 * used / seconds, count / seconds, sum(each[1] for each in sent.values()), held)
+    return Resting(100 * used / seconds, count / seconds, sum(each[1] for each in sent.values()), memory)
 
 
 def worker_at_rest(url: str, folder: Path, seconds: int, slots: int) -> Resting:
     """Measure a worker whose children have run once."""
     log = folder / "log"
-    with running(["worker", "--app", "noop_app", "--concurrency", str(slots)], url, log) as pid:
+    with programs.running_wakeboard(
+        ["worker", "--app", "noop_app", "--concurrency", str(slots)], url, log
+    ) as pid:
         with bench.session(url) as connection:
             connection.execute(
                 "INSERT INTO wakeboard.job_runs (job_type) SELECT 'noop' FROM generate_series(1, 99)"
@@ -106,24 +76,13 @@ def worker_at_rest(url: str, folder: Path, seconds: int, slots: int) -> Resting:
 
 def dashboard_at_rest(url: str, folder: Path, seconds: int) -> Resting:
     """Measure a dashboard that has answered every page."""
-    port = free_port()
-    with running(["web", "--bind", f"127.0.0.1:{port}"], url, folder / "log") as pid:
-        wait_until(lambda: answers(port), 30)
+    with programs.running_dashboard(url, folder / "log") as (port, pid):
         with bench.session(url) as connection:
-            cookie = f"wakeboard_{install_id(connection)}={open_session(connection, 'bench', Role.ADMIN)}"
+            cookie = programs.session_cookie(connection)
         for path in 2 * [*(page for page, _ in NAVIGATION), "/system"]:
             request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Cookie": cookie})
             urllib.request.urlopen(request, timeout=20).read()
         return at_rest(pid, url, folder, seconds)
-
-
-def answers(port: int) -> bool:
-    """Return whether the dashboard is there."""
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/login", timeout=5) as answer:
-            return answer.status == 200
-    except OSError:
-        return False
 
 
 def second_start(folder: Path) -> float:
@@ -133,16 +92,11 @@ def second_start(folder: Path) -> float:
     del environment["WAKEBOARD_DATABASE_URL"]
     command = [sys.executable, "-m", "wakeboard", "up", "--demo", "--port", str(port)]
     began = perf_counter()
-    with (folder / "log").open("ab") as output:
-        process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
-        try:
-            while not answers(port):
-                sleep(0.02)
-                assert process.poll() is None and perf_counter() - began < 120
-            return perf_counter() - began
-        finally:
-            process.terminate()
-            process.wait(40)
+    with programs.running(command, environment, folder / "log") as process:
+        while not programs.is_answering(port):
+            sleep(0.02)
+            assert process.poll() is None and perf_counter() - began < 120
+        return perf_counter() - began
 
 
 def starts(arguments: list[str]) -> float:

@@ -10,12 +10,7 @@ is the worker's own claim statement, sent here on an empty type.
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
 import statistics
-import subprocess
-import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,14 +21,13 @@ from time import monotonic, perf_counter, sleep
 
 import psycopg
 
-from wakeboard.database import embedded
-from wakeboard.database.db import connect, migrate
+from benchmarks import bench, programs
+from wakeboard.database.db import connect
 from wakeboard.maintenance.retention import state
 from wakeboard.maintenance.retention.keep import Keep
 from wakeboard.maintenance.retention.sweep import RUNS, Retention
 from wakeboard.queue.engine.claims import FROM_FIRST, claim
 
-HERE = Path(__file__).resolve().parent
 EXPIRED_DAYS, KEPT_DAYS = 20, 5
 OWNER = "benchmark"
 FILL = """
@@ -163,22 +157,15 @@ def show(name: str, found: Measured) -> None:
 @contextmanager
 def busy(url: str, rate: float, log: Path) -> Iterator[None]:
     """Have a worker run what an enqueuer inserts."""
-    environment = os.environ | {"WAKEBOARD_DATABASE_URL": url, "PYTHONPATH": str(HERE)}
     stop = threading.Event()
     producer = threading.Thread(target=enqueue, args=(url, rate, stop))
-    command = [sys.executable, "-m", "wakeboard", "worker", "--app", "noop_app"]
-    with log.open("wb") as output:
-        worker = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=output, start_new_session=True
-        )
-    try:
+    with programs.running_wakeboard(["worker", "--app", "noop_app"], url, log):
         producer.start()
-        yield
-    finally:
-        stop.set()
-        worker.terminate()
-        worker.wait(40)
-        producer.join()
+        try:
+            yield
+        finally:
+            stop.set()
+            producer.join()
 
 
 def fill(connection: psycopg.Connection, runs: int, kept: int) -> int:
@@ -230,15 +217,8 @@ def main() -> None:
     options.add_argument("--seconds", type=int, default=10, help="length of a window")
     options.add_argument("--rounds", type=int, default=10, help="pairs of windows")
     chosen = options.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="wakeboard-bench-", dir="/var/tmp"))
-    folder.chmod(0o711)
-    server = embedded.start(folder / "d")
-    try:
-        migrate(server.url)
-        run(server.url, chosen, folder / "worker.log")
-    finally:
-        print(embedded.stop(folder / "d", only_if_unused=False))
-        shutil.rmtree(folder, ignore_errors=True)
+    with bench.server() as (url, folder):
+        run(url, chosen, folder / "worker.log")
 
 
 if __name__ == "__main__":

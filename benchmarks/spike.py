@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import http.client
 import re
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from html import unescape
@@ -25,12 +24,9 @@ from time import perf_counter, sleep
 
 import psycopg
 
-from benchmarks import bench, throughput
+from benchmarks import bench, programs, throughput
 from benchmarks import raw as statements
-from benchmarks.latency import worker
-from tests.support.processes import free_port, wait_until
-from wakeboard.accounts import users
-from wakeboard.core.states import Role
+from tests.support.processes import wait_until
 
 PAGES = ("/", "/runs", "/runs/{run}", "/errors", "/workers")
 # As a share of raw, and in milliseconds.
@@ -110,33 +106,15 @@ def seconds_left(connection: psycopg.Connection) -> float:
     return float(left)
 
 
-def everybody(stack: ExitStack, url: str, log: Path, workers: int) -> int:
+def start_programs(stack: ExitStack, url: str, log: Path, workers: int) -> int:
     """Start the workers and the dashboard until ``stack`` is closed; return the dashboard's port."""
-    port, python = free_port(), [sys.executable, "-m", "wakeboard"]
-    commands = [[*python, "worker", "--app", "noop_app"]] * workers
-    for command in (*commands, [*python, "web", "--bind", f"127.0.0.1:{port}"]):
-        stack.enter_context(worker(list(command), bench.environment(url), log))
+    for _ in range(workers):
+        stack.enter_context(programs.running_wakeboard(["worker", "--app", "noop_app"], url, log))
+    port, _ = stack.enter_context(programs.running_dashboard(url, log))
     with bench.session(url) as connection:
         ready = "SELECT count(*) FROM wakeboard.workers WHERE stopped_at IS NULL AND idle_since IS NOT NULL"
         wait_until(lambda: connection.execute(ready).fetchone() == (workers,), AHEAD_SECONDS)
-    wait_until(lambda: answers(port), AHEAD_SECONDS)
     return port
-
-
-def answers(port: int) -> bool:
-    """Return whether the dashboard is there."""
-    asked = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
-    try:
-        asked.request("GET", "/healthz")
-        return asked.getresponse().status == 200
-    except OSError:
-        return False
-
-
-def session_cookie(connection: psycopg.Connection) -> str:
-    """Return the header of somebody who is signed in."""
-    cookie = users.open_session(connection, "benchmark", Role.ADMIN)
-    return f"wakeboard_{users.install_id(connection)}={cookie}"
 
 
 def drained(connection: psycopg.Connection) -> bool:
@@ -151,10 +129,10 @@ def spike(url: str, log: Path, runs: int, workers: int, pause: float, pages: dic
         connection = stack.enter_context(bench.session(url))
         connection.execute("UPDATE wakeboard.workers SET stopped_at = now() WHERE stopped_at IS NULL")
         fill(connection, runs)
-        port = everybody(stack, url, log, workers)
+        port = start_programs(stack, url, log, workers)
         middle = "SELECT id FROM wakeboard.job_runs ORDER BY id OFFSET %s LIMIT 1"
         (run,) = connection.execute(middle, (runs // 2,)).fetchone() or (0,)
-        browser = Browser(port, session_cookie(connection), pause)
+        browser = Browser(port, programs.session_cookie(connection), pause)
         browser.prepare(run)
         left = seconds_left(connection)
         if left < 0:

@@ -18,9 +18,8 @@ from pathlib import Path
 from statistics import median
 from time import sleep
 
-from benchmarks import backlogs, bench, raw, throughput
+from benchmarks import backlogs, bench, programs, raw, throughput
 from benchmarks.backlogs import Moments
-from benchmarks.latency import worker
 from benchmarks.peer_programs import PGQUEUER
 from benchmarks.spike import seconds_left
 
@@ -40,7 +39,7 @@ def ours(url: str, log: Path, runs: int) -> Moments:
         backlogs.retire(connection)
         due = f"now() + interval '{AHEAD_SECONDS} seconds'"
         throughput.fill(connection, runs, due, backlogs.names(TYPES))
-        with worker(list(backlogs.worker("worker", TYPES)), bench.environment(url), log):
+        with programs.running(list(backlogs.worker("worker", TYPES)), bench.environment(url), log):
             backlogs.wait_for_worker(connection)
             left = seconds_left(connection)
             if left < 0:

@@ -19,11 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 
-from benchmarks import bench, rest, statement_log
+from benchmarks import bench, programs, statement_log
 from benchmarks.browsers import Viewer, all_watch
-from tests.support.processes import free_port, wait_until
-from wakeboard.accounts.sessions import open_session
-from wakeboard.accounts.users import install_id
+from tests.support.processes import wait_until
 from wakeboard.core.states import Role
 
 # How it comes to rest: pages are opened over this time, and plans and memories are warm after it.
@@ -54,9 +52,8 @@ class Viewers:
 
     def __init__(self, url: str, port: int, count: int) -> None:
         with bench.session(url) as connection:
-            name = f"wakeboard_{install_id(connection)}"
             cookies = [
-                f"{name}={open_session(connection, f'viewer{n}', Role.OPERATOR)}" for n in range(count + 1)
+                programs.session_cookie(connection, f"viewer{n}", Role.OPERATOR) for n in range(count + 1)
             ]
         self.operator = cookies.pop()
         step = SETTLE_SECONDS / 2 / max(1, count)
@@ -123,17 +120,14 @@ def slowest(viewers: Viewers, port: int, verb: str) -> float:
 
 def measure(url: str, folder: Path, count: int, seconds: int, rounds: int) -> None:
     """Measure and print the tables."""
-    port = free_port()
-    log = folder / "log"
-    with rest.running(["web", "--bind", f"127.0.0.1:{port}"], url, log) as pid:
-        wait_until(lambda: rest.answers(port), 30)
+    with programs.running_dashboard(url, folder / "log") as (port, pid):
         viewers = Viewers(url, port, count)
         length = SETTLE_SECONDS + 2 * seconds + rounds * (PATIENCE_SECONDS + 5)
         with viewers.watching(length):
             sleep(SETTLE_SECONDS)
-            cpu, began = bench.cpu_seconds(rest.family(pid)), viewers.asked
+            cpu, began = bench.cpu_seconds(programs.family(pid)), viewers.asked
             sleep(seconds)
-            used = bench.cpu_seconds(rest.family(pid)) - cpu
+            used = bench.cpu_seconds(programs.family(pid)) - cpu
             polls = (viewers.asked - began) / seconds
             bench.say(f"{100 * used / seconds:.1f} % of a core for {polls:.0f} polls/s")
             told = statement_log.statements(folder, min(20, seconds))
@@ -163,7 +157,7 @@ def main() -> None:
     chosen = bench.options(__doc__ or "", viewers=200, seconds=60, rounds=3)
     with bench.server() as (url, folder):
         fill(url)
-        with rest.running(["worker", "--app", "noop_app"], url, folder / "log"):
+        with programs.running_wakeboard(["worker", "--app", "noop_app"], url, folder / "log"):
             measure(url, folder, chosen.viewers, chosen.seconds, chosen.rounds)
         print(f"{bench.machine(url)}\n")
 
