@@ -26,7 +26,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from benchmarks import bench, past
+from benchmarks import bench, history
 from wakeboard.database import embedded
 from wakeboard.database.db import migrate
 from wakeboard.reporting import hourly_rollups
@@ -132,7 +132,7 @@ def _make(folder: Path, size: int) -> None:
         migrate(url)
         with bench.session(url) as connection:
             connection.execute("SET statement_timeout = 0")
-            past.fill(connection, size, seconds=age_seconds(size), waiting=WAITING)
+            history.fill(connection, size, seconds=age_seconds(size), waiting=WAITING)
         admin.execute(sql.SQL("ALTER DATABASE filling RENAME TO {}").format(name))
 
 

@@ -94,7 +94,7 @@ def measure(
     return times
 
 
-def tell(name: str, times: list[tuple[float, float]]) -> None:
+def print_line(name: str, times: list[tuple[float, float]]) -> None:
     """Print one line of the table."""
     claims = sorted(claim for claim, _ in times)
     median, late, most = statistics.median(claims), claims[int(len(claims) * 0.95)], claims[-1]
@@ -150,7 +150,7 @@ def measure_types(
     return statistics.median(times[1:]), max(times[1:]), locked, written // 1024
 
 
-def tell_types(connection: psycopg.Connection, other: psycopg.Connection) -> None:
+def print_types(connection: psycopg.Connection, other: psycopg.Connection) -> None:
     """Print the table of many types."""
     print("\n| types, claim of | | ms, median | most | rows locked | WAL, kB |\n|---|---|--:|--:|--:|--:|")
     for count in (1, 20, 200):
@@ -178,12 +178,12 @@ def main() -> None:
             fill(ours, scene, chosen.ahead)
             print(f"{chosen.ahead if SCENES[scene][4] else 0:,} runs {scene}")
             values = (["open", "ahead"], "w1", 30.0, *FROM_FIRST)
-            tell("wakeboard", measure(ours, claim(BATCH), values, chosen.claims))
+            print_line("wakeboard", measure(ours, claim(BATCH), values, chosen.claims))
             # Created only now: a planner that sees both indexes may take the wrong one for ours.
             plain.execute(PLAIN_INDEX)
-            tell("plain", measure(plain, PLAIN, ("w1",), chosen.claims))
+            print_line("plain", measure(plain, PLAIN, ("w1",), chosen.claims))
             plain.execute("DROP INDEX wakeboard.by_run_at")
-        tell_types(ours, plain)
+        print_types(ours, plain)
 
 
 if __name__ == "__main__":

@@ -109,7 +109,7 @@ def p95(times: Sequence[float]) -> float:
     return quantiles(times, n=20, method="inclusive")[-1]
 
 
-class NoPage(SystemExit):
+class PageError(SystemExit):
     """The answer was no page; unless somebody tells it otherwise, nothing here is a result."""
 
 
@@ -144,7 +144,7 @@ class Browser:
             raise
         took = (perf_counter() - began) * 1000
         if answer.status not in (200, 303, 304):
-            raise NoPage(f"not a result: {address} answered {answer.status}")
+            raise PageError(f"not a result: {address} answered {answer.status}")
         return took
 
 
@@ -157,7 +157,7 @@ def dashboard(url: str, log: Path) -> Iterator[tuple[int, str]]:
         yield port, cookie
 
 
-def things(connection: psycopg.Connection) -> Filling:
+def address_values(connection: psycopg.Connection) -> Filling:
     """Return what stands in the addresses of this database."""
     found = {name: connection.execute(query.encode()).fetchall() for name, query in _THINGS.items()}
     return Filling({name: [str(row[0]) for row in rows] for name, rows in found.items()})
@@ -167,7 +167,7 @@ def every_address(url: str) -> dict[str, list[str]]:
     """Return, by rule, the addresses of pages, fragments and twins; searches under the rule ``search``."""
     app = create_app(Settings.load({"database_url": url}, environ={}))
     with bench.session(url) as connection:
-        found = addresses(app, things(connection))
+        found = addresses(app, address_values(connection))
         query = """SELECT (SELECT id / 2 FROM wakeboard.job_runs WHERE status = 'succeeded'
                 ORDER BY status DESC, id DESC LIMIT 1),
             (SELECT count(*) / 10 FROM wakeboard.audit_log)"""
@@ -232,13 +232,16 @@ def at_once(
     return found
 
 
-def tell(found: Mapping[str, Mapping[int, Times]], title: str, most_ms: float) -> None:
+def print_times(found: Mapping[str, Mapping[int, Times]], title: str, most_ms: float) -> None:
     """Print how many keep the promise, and the times of all, the slowest at the largest size first."""
     sizes = sorted(next(iter(found.values())))
     small, large = sizes[0], sizes[-1]
     slow = [rule for rule, times in found.items() if times[large].p95 > most_ms]
     print(f"### {title}\n\n{len(found)} of them; p95 over {most_ms} ms at {large:,} runs: {len(slow)};")
-    print("".join(_grew(found, size, large) for size in sizes[:-1][:2]), end="the slowest come first:\n\n")
+    print(
+        "".join(_growth_line(found, size, large) for size in sizes[:-1][:2]),
+        end="the slowest come first:\n\n",
+    )
     columns = " | ".join(f"{size:,}" for size in sizes)
     print(f"| milliseconds | p50 at {columns} | p95 | first | grew | answer |")
     print("|---" + "|--:" * (len(sizes) + 4) + "|")
@@ -246,24 +249,24 @@ def tell(found: Mapping[str, Mapping[int, Times]], title: str, most_ms: float) -
         times, last = found[rule], found[rule][large]
         cells = [*(times[size].p50 for size in sizes), last.p95, last.first]
         shown = " | ".join(f"{each:.1f}" for each in cells)
-        shares = f"{last.p50 / times[small].p50:.2f} | {_answer(times, small, large):.2f}"
+        shares = f"{last.p50 / times[small].p50:.2f} | {_answer_share(times, small, large):.2f}"
         print(f"| `{rule}` | {shown} | {shares} |")
     print()
 
 
-def _grew(found: Mapping[str, Mapping[int, Times]], small: int, large: int) -> str:
+def _growth_line(found: Mapping[str, Mapping[int, Times]], small: int, large: int) -> str:
     """Return how many take over GROWTH times as long at ``large``, of which how many are the same page."""
     grew = [times for times in found.values() if times[large].p50 > GROWTH * times[small].p50]
-    same = sum(_answer(times, small, large) >= SAME for times in grew)
+    same = sum(_answer_share(times, small, large) >= SAME for times in grew)
     return f"median over {GROWTH} times that at {small:,}: {len(grew)}, of which {same} show as much there;\n"
 
 
-def _answer(times: Mapping[int, Times], small: int, large: int) -> float:
+def _answer_share(times: Mapping[int, Times], small: int, large: int) -> float:
     """Return how long the answer at ``small`` is, of that at ``large``."""
     return times[small].length / max(1, times[large].length)
 
 
-def tell_together(found: Mapping[str, Sequence[float]], clients: int, size: int) -> None:
+def print_at_once(found: Mapping[str, Sequence[float]], clients: int, size: int) -> None:
     """Print how the pages did with many clients."""
     every = [took for each in found.values() for took in each]
     print(f"### {clients} clients at once over {len(found)} pages, {size:,} runs\n")
@@ -290,15 +293,15 @@ def main() -> None:
         found = in_turns({size: Browser(*at) for size, at in open_at.items()}, asked, chosen.requests)
         searches = {rule: times for rule, times in found.items() if rule.startswith("search ")}
         pages = {rule: times for rule, times in found.items() if rule not in searches}
-        tell(pages, "Pages, fragments and twins, one request at a time", P95_MS)
+        print_times(pages, "Pages, fragments and twins, one request at a time", P95_MS)
         if searches:
-            tell(searches, "Searches, of 20,000 runs a request", SEARCH_P95_MS)
+            print_times(searches, "Searches, of 20,000 runs a request", SEARCH_P95_MS)
         largest = max(chosen.sizes)
         whole = [rule for rule in pages if is_page(rule.partition("?")[0]) and not set("<{") & set(rule)]
         if chosen.clients and whole:
             addressed = [asked[largest][rule][0] for rule in whole]
             together = at_once(*open_at[largest], addressed, chosen.clients, 2 * chosen.requests)
-            tell_together(together, chosen.clients, largest)
+            print_at_once(together, chosen.clients, largest)
         print(bench.machine(urls[largest]))
 
 

@@ -72,9 +72,7 @@ def is_answering(port: int) -> bool:
         return False
 
 
-def session_cookie(
-    connection: psycopg.Connection, user: str = "benchmark", role: Role = Role.ADMIN
-) -> str:
+def session_cookie(connection: psycopg.Connection, user: str = "benchmark", role: Role = Role.ADMIN) -> str:
     """Sign ``user`` in; return the header ``Cookie``."""
     return f"wakeboard_{install_id(connection)}={open_session(connection, user, role)}"
 

@@ -55,7 +55,7 @@ FROM pg_stat_user_tables WHERE relname IN ('job_runs', 'job_attempts') ORDER BY 
 
 
 @dataclass
-class Measured:
+class WindowTimes:
     """What was measured in the windows of one kind; times are milliseconds."""
 
     pickups: list[float] = field(default_factory=list)
@@ -102,11 +102,13 @@ def enqueue(url: str, per_second: float, stop: threading.Event) -> None:
 
 def clock(connection: psycopg.Connection) -> datetime:
     """Return the database's clock."""
-    return connection.execute("SELECT clock_timestamp()").fetchone()[0]
+    (now,) = connection.execute("SELECT clock_timestamp()").fetchone() or (None,)
+    assert isinstance(now, datetime)
+    return now
 
 
 def measure(
-    connection: psycopg.Connection, sweeper: Sweeper, seconds: float, first: int, into: Measured
+    connection: psycopg.Connection, sweeper: Sweeper, seconds: float, first: int, into: WindowTimes
 ) -> None:
     """Measure for ``seconds``, and add to ``into``; ``first``: the highest id of the past."""
     cursor = psycopg.RawCursor(connection)
@@ -136,14 +138,14 @@ def sizes(connection: psycopg.Connection, when: str) -> None:
               f"{vacuums} autovacuums", flush=True)  # fmt: skip
 
 
-def own(connection: psycopg.Connection) -> None:
+def take_pass(connection: psycopg.Connection) -> None:
     """Say that the pass is under way here, so that the worker leaves it alone."""
     connection.execute(
         "UPDATE wakeboard.loops SET last_success_at = now() WHERE process_id = %s", (state.PROCESS_ID,)
     )
 
 
-def show(name: str, found: Measured) -> None:
+def print_line(name: str, found: WindowTimes) -> None:
     """Print a line of the table."""
     cells = [percentile(values, share) for values in (found.pickups, found.claims) for share in (0.5, 0.95)]
     print(
@@ -155,7 +157,7 @@ def show(name: str, found: Measured) -> None:
 
 
 @contextmanager
-def busy(url: str, rate: float, log: Path) -> Iterator[None]:
+def running_load(url: str, rate: float, log: Path) -> Iterator[None]:
     """Have a worker run what an enqueuer inserts."""
     stop = threading.Event()
     producer = threading.Thread(target=enqueue, args=(url, rate, stop))
@@ -175,7 +177,8 @@ def fill(connection: psycopg.Connection, runs: int, kept: int) -> int:
     connection.execute(FILL, {"runs": kept, "days": KEPT_DAYS})
     connection.execute("VACUUM ANALYZE")
     connection.execute("CHECKPOINT")
-    return connection.execute("SELECT max(id) FROM wakeboard.job_runs").fetchone()[0]
+    (last,) = connection.execute("SELECT max(id) FROM wakeboard.job_runs").fetchone() or (0,)
+    return int(last)
 
 
 def run(url: str, options: argparse.Namespace, log: Path) -> None:
@@ -186,17 +189,17 @@ def run(url: str, options: argparse.Namespace, log: Path) -> None:
         state.create(connection)
         state.store(connection, state.RetentionPass(owner=OWNER, room=RUNS))
         sizes(connection, "filled")
-        with busy(url, options.rate, log):
+        with running_load(url, options.rate, log):
             sleep(10)
-            own(connection)
+            take_pass(connection)
             sweeper = Sweeper(url)
-            without, during = Measured(), Measured()
+            without, during = WindowTimes(), WindowTimes()
             for number in range(2 * options.rounds):
-                own(connection)
+                take_pass(connection)
                 (sweeper.is_on.set if number % 2 else sweeper.is_on.clear)()
                 measure(connection, sweeper, options.seconds, first, during if number % 2 else without)
-            show("without", without)
-            show("with", during)
+            print_line("without", without)
+            print_line("with", during)
             sweeper.is_on.set()
             began, removed = monotonic(), sweeper.removed
             sweeper.is_through.wait()
@@ -205,7 +208,8 @@ def run(url: str, options: argparse.Namespace, log: Path) -> None:
         connection.execute("VACUUM wakeboard.job_runs, wakeboard.job_attempts")
         sizes(connection, "vacuumed")
         statement = "SELECT count(*) FROM wakeboard.job_runs WHERE finished_at < now() - interval '14 days'"
-        print(f"expired runs left: {connection.execute(statement).fetchone()[0]}", flush=True)
+        (left,) = connection.execute(statement).fetchone() or (None,)
+        print(f"expired runs left: {left}", flush=True)
 
 
 def main() -> None:

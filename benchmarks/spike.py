@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import http.client
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from html import unescape
 from pathlib import Path
@@ -117,13 +117,15 @@ def start_programs(stack: ExitStack, url: str, log: Path, workers: int) -> int:
     return port
 
 
-def drained(connection: psycopg.Connection) -> bool:
+def is_drained(connection: psycopg.Connection) -> bool:
     """Return whether nothing is left to do."""
     left = "SELECT 1 FROM wakeboard.job_runs WHERE status IN ('queued', 'running', 'failed') LIMIT 1"
     return connection.execute(left).fetchone() is None
 
 
-def spike(url: str, log: Path, runs: int, workers: int, pause: float, pages: dict[str, list[float]]) -> float:
+def measure_spike(
+    url: str, log: Path, runs: int, workers: int, pause: float, pages: dict[str, list[float]]
+) -> float:
     """Return the runs per second; ``pages`` gains the milliseconds of every answer meanwhile."""
     with ExitStack() as stack:
         connection = stack.enter_context(bench.session(url))
@@ -139,7 +141,7 @@ def spike(url: str, log: Path, runs: int, workers: int, pause: float, pages: dic
             raise SystemExit(f"not a result: all was ready {-left:.1f} s after the runs were due")
         sleep(left)
         browser.start()
-        while not drained(connection):
+        while not is_drained(connection):
             sleep(0.25)
             if seconds_left(connection) < -PATIENCE_SECONDS or not browser.is_alive():
                 raise SystemExit(f"not a result: no end in sight\n{log.read_text()[-3000:]}")
@@ -161,12 +163,12 @@ def rate(connection: psycopg.Connection, runs: int) -> float:
     return float(runs / (last - first))
 
 
-def raw(url: str, log: Path, runs: int) -> float:
+def drain_raw(url: str, log: Path, runs: int) -> float:
     """Drain the same number by raw SQL on two connections."""
-    return throughput.ours(url, log, runs, 2, statements.command(url))
+    return throughput.drain_runs(url, log, runs, 2, statements.command(url))
 
 
-def tell_pages(pages: dict[str, Sequence[float]]) -> None:
+def print_pages(pages: Mapping[str, Sequence[float]]) -> None:
     """Print what each address took, the slowest first."""
     title = "Pages during the spike"
     print(f"### {title}: target p95 {WANTED_P95} ms\n")
@@ -185,8 +187,8 @@ def main() -> None:
     with bench.server() as (url, folder):
         log, runs, ours = folder / "log", chosen.runs, f"Wakeboard, {chosen.workers} workers and a browser"
         cases = {
-            "raw SQL, 2 connections": lambda: raw(url, log, runs),
-            ours: lambda: spike(url, log, runs, chosen.workers, chosen.pause / 1000, pages),
+            "raw SQL, 2 connections": lambda: drain_raw(url, log, runs),
+            ours: lambda: measure_spike(url, log, runs, chosen.workers, chosen.pause / 1000, pages),
         }
         found = bench.take_turns(chosen.rounds, cases, "runs/s")
         title = f"A spike: {runs:,} runs due at one moment, {chosen.rounds} rounds"
@@ -194,7 +196,7 @@ def main() -> None:
         share = median(found[ours]) / median(found["raw SQL, 2 connections"])
         met = "met" if share >= WANTED_SHARE else "missed"
         print(f"Target {WANTED_SHARE} of raw: {met}. No lease was lost, every run ran once.\n")
-        tell_pages(pages)
+        print_pages(pages)
         print(f"\n{bench.machine(url)}\n")
 
 

@@ -33,13 +33,13 @@ FULL, WINDOWS, EVERY = 0.8, (500, 5_000), 100
 AHEAD_SECONDS, PATIENCE_SECONDS = 10, 240
 
 
-def ours(url: str, log: Path, runs: int) -> Moments:
+def drain_idle_worker(url: str, log: Path, runs: int) -> Moments:
     """Let a worker that has been idle meet runs that are due."""
     with bench.session(url) as connection:
-        backlogs.retire(connection)
+        backlogs.mark_stopped(connection)
         due = f"now() + interval '{AHEAD_SECONDS} seconds'"
-        throughput.fill(connection, runs, due, backlogs.names(TYPES))
-        with programs.running(list(backlogs.worker("worker", TYPES)), bench.environment(url), log):
+        throughput.fill(connection, runs, due, backlogs.type_names(TYPES))
+        with programs.running(backlogs.worker_command("worker", TYPES), bench.environment(url), log):
             backlogs.wait_for_worker(connection)
             left = seconds_left(connection)
             if left < 0:
@@ -47,63 +47,63 @@ def ours(url: str, log: Path, runs: int) -> Moments:
             sleep(left)
             backlogs.wait_until_drained(connection, PATIENCE_SECONDS)
         throughput.rate(connection, runs)
-        return backlogs.moments(connection)
+        return backlogs.read_moments(connection)
 
 
-def by_sql(url: str, log: Path, runs: int) -> Moments:
+def drain_by_sql(url: str, log: Path, runs: int) -> Moments:
     """Let a new connection drain."""
-    types = backlogs.names(TYPES)
-    throughput.ours(url, log, runs, 1, raw.command(url, types=types), types)
+    types = backlogs.type_names(TYPES)
+    throughput.drain_runs(url, log, runs, 1, raw.command(url, types=types), types)
     with bench.session(url) as connection:
-        return backlogs.moments(connection)
+        return backlogs.read_moments(connection)
 
 
-def theirs(url: str, log: Path, runs: int) -> Moments:
+def drain_pgqueuer(url: str, log: Path, runs: int) -> Moments:
     """Let a new process of PgQueuer drain."""
-    throughput.theirs(url, log, runs, 1, PGQUEUER, types=TYPES)
+    throughput.drain_peer(url, log, runs, 1, PGQUEUER, types=TYPES)
     with bench.session(url) as connection:
-        return backlogs.pgqueuer_moments(connection)
+        return backlogs.read_pgqueuer_moments(connection)
 
 
 CASES: Mapping[str, Callable[[str, Path, int], Moments]] = {
-    "Wakeboard, 1 worker": ours,
-    "raw SQL, 1 connection": by_sql,
-    "PgQueuer, 1 process": theirs,
+    "Wakeboard, 1 worker": drain_idle_worker,
+    "raw SQL, 1 connection": drain_by_sql,
+    "PgQueuer, 1 process": drain_pgqueuer,
 }
 
 
-def between(found: Moments, first: int, last: int) -> float:
+def rate_between(found: Moments, first: int, last: int) -> float:
     """Return the runs per second from the ``first`` run that finished (0: from the start) to the ``last``."""
     times = [found.began, *found.finished]
     return (last - first) / max(1e-6, times[last] - times[first])
 
 
-def later(found: Moments) -> float:
+def later_rate(found: Moments) -> float:
     """Return the runs per second of the second half."""
     runs = len(found.finished)
-    return between(found, runs // 2, runs)
+    return rate_between(found, runs // 2, runs)
 
 
-def reached(found: Moments) -> int:
+def full_rate_after(found: Moments) -> int:
     """Return after how many runs the rate was nearly the later one, and stayed so."""
-    wanted = FULL * later(found)
+    wanted = FULL * later_rate(found)
     last = len(found.finished) - max(WINDOWS)
 
     def is_full(run: int) -> bool:
-        return all(between(found, run, run + window) >= wanted for window in WINDOWS)
+        return all(rate_between(found, run, run + window) >= wanted for window in WINDOWS)
 
     return next((run for run in range(0, last, EVERY) if is_full(run)), last)
 
 
-def tell(name: str, rounds: Sequence[Moments]) -> None:
+def print_rates(name: str, rounds: Sequence[Moments]) -> None:
     """Print what a case gave, and have its moments kept."""
     rates = {
-        f"{first + 1:,} to {last:,}": [between(one, first, last) for one in rounds]
+        f"{first + 1:,} to {last:,}": [rate_between(one, first, last) for one in rounds]
         for first, last in pairwise(STEPS)
     }
-    rates[LATER] = [later(one) for one in rounds]
+    rates[LATER] = [later_rate(one) for one in rounds]
     print(bench.table(f"Start: {name}", rates, "runs/s", beside=LATER))
-    counts = [reached(one) for one in rounds]
+    counts = [full_rate_after(one) for one in rounds]
     times = [[one.began, *one.finished][count] - one.began for one, count in zip(rounds, counts, strict=True)]
     each = ", ".join(f"{count:,}" for count in counts)
     print(
@@ -122,13 +122,13 @@ def main() -> None:
         for number in range(chosen.rounds):
             for name, measure in CASES.items():
                 found[name].append(measure(url, folder / "log", chosen.runs))
-                rate, count = later(found[name][-1]), reached(found[name][-1])
+                rate, count = later_rate(found[name][-1]), full_rate_after(found[name][-1])
                 bench.say(
                     f"round {number + 1}: {name:30} {rate:12,.0f} runs/s later, near it after {count:,}"
                 )
         print(f"{chosen.runs:,} no-op runs of {TYPES} types, {chosen.rounds} rounds.\n")
         for name, rounds in found.items():
-            tell(name, rounds)
+            print_rates(name, rounds)
         print(bench.machine(url))
 
 

@@ -98,7 +98,7 @@ class Viewers:
         ]
 
 
-def act(port: int, cookie: str, verb: str) -> None:
+def press_verb(port: int, cookie: str, verb: str) -> None:
     """Cancel or retry the newest run as an operator does."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/runs/{RUN}/{verb}",
@@ -110,10 +110,10 @@ def act(port: int, cookie: str, verb: str) -> None:
         assert answer.status == 200, answer.status
 
 
-def slowest(viewers: Viewers, port: int, verb: str) -> float:
+def slowest_news(viewers: Viewers, port: int, verb: str) -> float:
     """Act, and return the seconds until the last viewer that shows runs was told."""
     moment = monotonic()
-    act(port, viewers.operator, verb)
+    press_verb(port, viewers.operator, verb)
     wait_until(lambda: None not in viewers.news_since(moment), PATIENCE_SECONDS, "all see what was done")
     return max(at for at in viewers.news_since(moment) if at is not None)
 
@@ -130,10 +130,10 @@ def measure(url: str, folder: Path, count: int, seconds: int, rounds: int) -> No
             used = bench.cpu_seconds(programs.family(pid)) - cpu
             polls = (viewers.asked - began) / seconds
             bench.say(f"{100 * used / seconds:.1f} % of a core for {polls:.0f} polls/s")
-            told = statement_log.statements(folder, min(20, seconds))
+            told = statement_log.statement_rates(folder, min(20, seconds))
             shown = []
             for number in range(rounds):
-                shown.append(slowest(viewers, port, ("cancel", "retry")[number % 2]))
+                shown.append(slowest_news(viewers, port, ("cancel", "retry")[number % 2]))
                 bench.say(f"round {number + 1}: shown to all after {shown[-1]:.2f} s")
                 sleep(3)
     web = [found for name, found in told.items() if name == "wakeboard web"]

@@ -1,6 +1,6 @@
 """What an idle installation costs (CPU, statements, memory of worker and dashboard), and quick starts.
 
-    benchmarks/run rest [--seconds 60] [--rounds 3]
+    benchmarks/run idle [--seconds 60] [--rounds 3]
 
 CPU is what the processes have used between two looks; transactions are what PostgreSQL counted, less those of
 the looking itself; statements are those that its log has in a time of its own, without BEGIN and the like;
@@ -35,8 +35,8 @@ def transactions(url: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Resting:
-    """What rests: percent of a core, transactions and statements a second, megabytes."""
+class IdleCosts:
+    """The costs of an idle program: percent of a core, transactions and statements a second, megabytes."""
 
     cpu: float
     transactions: float
@@ -44,7 +44,7 @@ class Resting:
     megabytes: float
 
 
-def at_rest(pid: int, url: str, folder: Path, seconds: int) -> Resting:
+def measure_idle(pid: int, url: str, folder: Path, seconds: int) -> IdleCosts:
     """Measure the process ``pid`` and all below it while nothing is to be done."""
     sleep(SETTLE_SECONDS)
     pids = programs.family(pid)
@@ -52,11 +52,11 @@ def at_rest(pid: int, url: str, folder: Path, seconds: int) -> Resting:
     sleep(seconds)
     used, count = bench.cpu_seconds(pids) - cpu, transactions(url) - ended - 1
     memory = programs.megabytes(pids)
-    sent = statement_log.statements(folder, seconds)
-    return Resting(100 * used / seconds, count / seconds, sum(each[1] for each in sent.values()), memory)
+    sent = statement_log.statement_rates(folder, seconds)
+    return IdleCosts(100 * used / seconds, count / seconds, sum(each[1] for each in sent.values()), memory)
 
 
-def worker_at_rest(url: str, folder: Path, seconds: int, slots: int) -> Resting:
+def measure_idle_worker(url: str, folder: Path, seconds: int, slots: int) -> IdleCosts:
     """Measure a worker whose children have run once."""
     log = folder / "log"
     with programs.running_wakeboard(
@@ -71,10 +71,10 @@ def worker_at_rest(url: str, folder: Path, seconds: int, slots: int) -> Resting:
                     "SELECT 1 FROM wakeboard.job_runs WHERE finished_at IS NULL LIMIT 1"
                 ).fetchone(), 30,
             )  # fmt: skip
-        return at_rest(pid, url, folder, seconds)
+        return measure_idle(pid, url, folder, seconds)
 
 
-def dashboard_at_rest(url: str, folder: Path, seconds: int) -> Resting:
+def measure_idle_dashboard(url: str, folder: Path, seconds: int) -> IdleCosts:
     """Measure a dashboard that has answered every page."""
     with programs.running_dashboard(url, folder / "log") as (port, pid):
         with bench.session(url) as connection:
@@ -82,10 +82,10 @@ def dashboard_at_rest(url: str, folder: Path, seconds: int) -> Resting:
         for path in 2 * [*(page for page, _ in NAVIGATION), "/system"]:
             request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Cookie": cookie})
             urllib.request.urlopen(request, timeout=20).read()
-        return at_rest(pid, url, folder, seconds)
+        return measure_idle(pid, url, folder, seconds)
 
 
-def second_start(folder: Path) -> float:
+def time_demo_start(folder: Path) -> float:
     """Return the seconds from ``wakeboard up --demo`` to its first page; the first call makes its data."""
     port = free_port()
     environment = bench.environment("") | {"WAKEBOARD_DATA_DIR": str(folder / "demo")}
@@ -99,17 +99,17 @@ def second_start(folder: Path) -> float:
         return perf_counter() - began
 
 
-def starts(arguments: list[str]) -> float:
+def time_command(arguments: list[str]) -> float:
     """Return the seconds that a command takes."""
     began = perf_counter()
     subprocess.run([sys.executable, "-m", "wakeboard", *arguments], stdout=subprocess.DEVNULL, check=True)
     return perf_counter() - began
 
 
-def resting(url: str, folder: Path, seconds: int) -> None:
+def print_idle(url: str, folder: Path, seconds: int) -> None:
     """Measure what rests and print it beside what is wanted."""
-    worker, wide = (worker_at_rest(url, folder, seconds, slots) for slots in (2, 6))
-    web = dashboard_at_rest(url, folder, seconds)
+    worker, wide = (measure_idle_worker(url, folder, seconds, slots) for slots in (2, 6))
+    web = measure_idle_dashboard(url, folder, seconds)
     print(f"### At rest, {seconds} s\n\n| | | wanted |\n|---|--:|--:|")
     rows = (
         ("worker with 2 slots, % of a core", f"{worker.cpu:.2f}", "0.3"),
@@ -131,18 +131,18 @@ def main() -> None:
     """Measure each and print the tables."""
     chosen = bench.options(__doc__ or "", seconds=60, rounds=3)
     with bench.server() as (url, folder):
-        resting(url, folder, chosen.seconds)
-        turns = {"wakeboard --help": lambda: starts(["--help"]), "python -c pass": plain_python}
+        print_idle(url, folder, chosen.seconds)
+        turns = {"wakeboard --help": lambda: time_command(["--help"]), "python -c pass": time_plain_python}
         found = bench.take_turns(chosen.rounds * 5, turns, "s")
         print(bench.table("Start (wanted: --help in 0.25 s)", found, "s", beside="python -c pass"))
         bench.say("making a demo for the starts after the first")
-        second_start(folder)
-        found = bench.take_turns(chosen.rounds, {"up --demo": lambda: second_start(folder)}, "s")
+        time_demo_start(folder)
+        found = bench.take_turns(chosen.rounds, {"up --demo": lambda: time_demo_start(folder)}, "s")
         print(bench.table("First page of a second start (wanted: 4 s)", found, "s", beside="up --demo"))
         print(f"{bench.machine(url)}\n")
 
 
-def plain_python() -> float:
+def time_plain_python() -> float:
     """Return the seconds that Python alone takes."""
     began = perf_counter()
     subprocess.run([sys.executable, "-c", "pass"], check=True)
