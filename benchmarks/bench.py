@@ -112,6 +112,11 @@ def shares(values: Sequence[float], others: Sequence[float]) -> tuple[float, flo
     return statistics.median(values) / statistics.median(others), statistics.median(by_rounds)
 
 
+def p95(values: Sequence[float]) -> float:
+    """Return the value that one in twenty exceeds."""
+    return statistics.quantiles(values, n=20, method="inclusive")[-1]
+
+
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from http.client import HTTPConnection
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from time import perf_counter
 
 import psycopg
@@ -101,12 +101,7 @@ class Times:
     @property
     def p95(self) -> float:
         """The time that one in twenty passed."""
-        return p95(self.warm)
-
-
-def p95(times: Sequence[float]) -> float:
-    """Return the time that one in twenty passed."""
-    return quantiles(times, n=20, method="inclusive")[-1]
+        return bench.p95(self.warm)
 
 
 class PageError(SystemExit):
@@ -270,7 +265,7 @@ def print_at_once(found: Mapping[str, Sequence[float]], clients: int, size: int)
     """Print how the pages did with many clients."""
     every = [took for each in found.values() for took in each]
     print(f"### {clients} clients at once over {len(found)} pages, {size:,} runs\n")
-    print(f"p50 {median(every):.0f} ms, p95 {p95(every):.0f} ms (wanted: at most {TOGETHER_P95_MS}), ")
+    print(f"p50 {median(every):.0f} ms, p95 {bench.p95(every):.0f} ms (wanted: at most {TOGETHER_P95_MS}), ")
     print(f"largest {max(every):.0f} ms.\n")
     print("| milliseconds | p50 | largest |\n|---|--:|--:|")
     for page in sorted(found, key=lambda page: -median(found[page]))[:10]:

@@ -47,7 +47,7 @@ import psycopg
 from psycopg import sql
 
 from benchmarks import bench, peer_histories, programs
-from benchmarks.pages import Browser, PageError, Times, dashboard, p95
+from benchmarks.pages import Browser, PageError, Times, dashboard
 from tests.support.processes import free_port, wait_until
 from wakeboard.database import embedded
 from wakeboard.database.db import migrate
@@ -289,7 +289,7 @@ def table_of_crowds(crowds: Mapping[Key, CrowdTimes], clients: int, pages: Seque
         rate = (len(crowd.warm) - len(crowd.failed)) / crowd.seconds
         why = f" ({', '.join(sorted(set(crowd.failed)))})" if crowd.failed else ""
         lines.append(
-            f"| {title} | {size:,} | {mark}{median(crowd.warm):.0f}{mark} | {p95(crowd.warm):.0f} "
+            f"| {title} | {size:,} | {mark}{median(crowd.warm):.0f}{mark} | {bench.p95(crowd.warm):.0f} "
             f"| {max(crowd.warm):.0f} | {rate:.1f} | {len(crowd.failed)}{why} |"
         )
     return "\n".join([*lines, ""])

@@ -10,13 +10,13 @@ is the worker's own claim statement, sent here on an empty type.
 from __future__ import annotations
 
 import argparse
-import statistics
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from statistics import median
 from time import monotonic, perf_counter, sleep
 
 import psycopg
@@ -125,11 +125,6 @@ def measure(
     into.pickups += [row[0] for row in connection.execute(PICKUPS, (first, since, until))]
 
 
-def percentile(values: list[float], share: float) -> float:
-    """Return the value below which ``share`` of the values lie."""
-    return statistics.quantiles(values, n=100, method="inclusive")[round(share * 100) - 1]
-
-
 def sizes(connection: psycopg.Connection, when: str) -> None:
     """Print how big the tables are and what vacuum has to do."""
     connection.execute("SELECT pg_stat_clear_snapshot()")
@@ -147,7 +142,7 @@ def take_pass(connection: psycopg.Connection) -> None:
 
 def print_line(name: str, found: WindowTimes) -> None:
     """Print a line of the table."""
-    cells = [percentile(values, share) for values in (found.pickups, found.claims) for share in (0.5, 0.95)]
+    cells = [measure(values) for values in (found.pickups, found.claims) for measure in (median, bench.p95)]
     print(
         f"{name:8} {found.seconds:6.0f} s  pick-up p50 {cells[0]:7.2f}  p95 {cells[1]:7.2f}"
         f"   claim p50 {cells[2]:6.2f}  p95 {cells[3]:6.2f} ms   {len(found.pickups):6} runs picked up"

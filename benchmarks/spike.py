@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from html import unescape
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from threading import Event, Thread
 from time import perf_counter, sleep
 
@@ -173,7 +173,7 @@ def print_pages(pages: Mapping[str, Sequence[float]]) -> None:
     title = "Pages during the spike"
     print(f"### {title}: target p95 {WANTED_P95} ms\n")
     print("| milliseconds | asked | p50 | p95 | largest | target |\n|---|--:|--:|--:|--:|---|")
-    late = {name: quantiles(each, n=20, method="inclusive")[18] for name, each in pages.items()}
+    late = {name: bench.p95(each) for name, each in pages.items()}
     for name in sorted(late, key=late.__getitem__, reverse=True):
         met = "met" if late[name] <= WANTED_P95 else "missed"
         cells = f"{len(pages[name])} | {median(pages[name]):.0f} | {late[name]:.0f} | {max(pages[name]):.0f}"
