@@ -38,7 +38,7 @@ SECONDS_PER_RUN, WAITING = 90 * 86_400 / max(SIZES), 50_000
 YOUNGEST_SECONDS = 86_400
 FILLING = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "8GB", "autovacuum": "off"}
 
-# Whoever is alive in the data stays so for the benchmark.
+# The living workers of the data stay alive for the benchmark.
 _AWAKE = (
     "UPDATE wakeboard.workers SET seen_at = now() + interval '12 hours' WHERE stopped_at IS NULL",
     """UPDATE wakeboard.job_runs SET locked_until = now() + interval '12 hours'
@@ -137,7 +137,7 @@ def _make(folder: Path, size: int) -> None:
 
 
 def keep_awake(connection: psycopg.Connection) -> None:
-    """Let whoever is alive in the data stay so for half a day."""
+    """Keep the living workers of the data alive for half a day."""
     for statement in _AWAKE:
         connection.execute(statement)
 

@@ -1,4 +1,4 @@
-"""Backlogs of many types: what they are called, who works them off, and what the rows tell of that."""
+"""Backlogs of many types: the names of the types, the command of a worker, and when runs finished."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import psycopg
 
-from benchmarks.spike import is_drained
 from tests.support.processes import wait_until
 
 # As many runs at once as a worker of ours has by itself.
@@ -49,7 +48,7 @@ def worker_command(
 
 
 def mark_stopped(connection: psycopg.Connection) -> None:
-    """Say of all workers that they have ended: those that come are told apart from them."""
+    """Mark all workers as stopped, so that the next ones are distinct from them."""
     connection.execute("UPDATE wakeboard.workers SET stopped_at = now() WHERE stopped_at IS NULL")
 
 
@@ -66,6 +65,20 @@ def wait_until_drained(connection: psycopg.Connection, seconds: float) -> None:
         if monotonic() > until:
             raise SystemExit(f"not a result: no end in sight after {seconds:g} s")
         sleep(0.25)
+
+
+def is_drained(connection: psycopg.Connection) -> bool:
+    """Return whether nothing is left to do."""
+    left = "SELECT 1 FROM wakeboard.job_runs WHERE status IN ('queued', 'running', 'failed') LIMIT 1"
+    return connection.execute(left).fetchone() is None
+
+
+def seconds_until_due(connection: psycopg.Connection) -> float:
+    """Return how long it is until all runs are due."""
+    (left,) = connection.execute(
+        "SELECT extract(epoch FROM min(run_at) - clock_timestamp())::float8 FROM wakeboard.job_runs"
+    ).fetchone() or (0,)
+    return float(left)
 
 
 def least_share(connection: psycopg.Connection, how_many: int) -> float:

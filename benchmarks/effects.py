@@ -32,7 +32,7 @@ TABLE = "CREATE TABLE public.written (run_id bigint NOT NULL)"
 
 
 class Kind(NamedTuple):
-    """What runs leave: its title, how they end, what a peer is told, and the statement that counts it."""
+    """What runs leave: its title, how they end, the options of the peer, and the statement that counts it."""
 
     title: str
     status: str

@@ -2,8 +2,8 @@
 
     benchmarks/run enqueue [--seconds 5] [--rounds 5] [--rows 50000]
 
-One by one: ``enqueue()`` and a commit each, nobody idle, beside the same INSERT with no trigger on the table.
-Each client is a process. In bulk: ``enqueue_many`` of rows with idempotency keys in one transaction, beside
+One by one: ``enqueue()`` and a commit each, no worker idle, beside the same INSERT without the trigger. Each
+client is a process. In bulk: ``enqueue_many`` of rows with idempotency keys in one transaction, beside
 an ``INSERT … SELECT FROM unnest`` of the same columns and beside COPY, which knows no ON CONFLICT. Peers
 (``peers/``) enqueue by their own library, each with its own kind of key in bulk, 5,000 to a call.
 """

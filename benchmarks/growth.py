@@ -6,7 +6,7 @@
 Databases of ``benchmarks.ages`` stand side by side in one server: an empty one and one of each size,
 taking turns; of each size 50,000 other runs wait. In each, no-op runs are added and drained by the worker's
 own statements in batches of 100 on one connection, and by one real worker (``wakeboard tick``, default
-settings but for keeping everything). The CPU time that the server's process had for the statements is told
+settings but for keeping everything). The CPU time that the server's process had for the statements is printed
 as well: other work on the machine hardly changes it. What a turn wrote is removed before the next one. The
 added rows are as large as the largest of the past: smaller ones would fill what is left of its pages, one
 here and one there, as no steady load does.
@@ -17,7 +17,7 @@ are then drained at the same time, ``--abreast`` times: what slows one slows the
 Then, in a copy of the largest: a transaction holds a snapshot open for so many seconds, while the statements
 drain so many runs (or as many as they get through); then it ends, and they go on. Beside each turn there is
 one in the empty database, which no snapshot holds. Then the indexes duty makes its pass over indexes of
-``--floor`` MB or more, and each is built once more to tell its fresh size. At last the retention duty removes
+``--floor`` MB or more, and each is built once more for its fresh size. At last the retention duty removes
 what has expired there, switched on and off in turns.
 """
 
@@ -139,9 +139,9 @@ def index_pass(url: str, floor_mb: int) -> float:
     with rebuild.open_connection(url) as connection:
         current, floor_bytes = RebuildPass(), floor_mb * 1024**2
         rebuild.make_pass(connection, current, pause=threading.Event().wait, floor_bytes=floor_bytes)
-    for said in (current.waits, current.failed, current.lacks):
-        if said:
-            bench.say(f"the pass left something: {said}")
+    for reason in (current.waits, current.failed, current.lacks):
+        if reason:
+            bench.say(f"the pass left something: {reason}")
     return monotonic() - began
 
 

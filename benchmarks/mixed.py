@@ -4,11 +4,11 @@
 
 **Quick beside slow.** Nine of ten runs wait 1 ms, the tenth 200 ms, as for an answer from elsewhere (a sleep:
 to compute so long would measure how two cores are shared out). First ``--runs`` of them are due at once, and
-told is how many end a second; then as many are enqueued one after the other, so fast that half of the slots
-are busy, and told is how long quick ones wait from their due moment to their start. A worker has its default
-slots. Raw SQL is as many connections, each of which claims one run, sleeps and finishes it. PgQueuer sleeps
-in as many threads, as it advises for handlers that block; where its handlers await instead, all that it has
-in hand wait at once, which no number of slots limits.
+printed is how many end a second; then as many are enqueued one after the other, so fast that half of the
+slots are busy, and printed is how long quick ones wait from their due moment to their start. A worker has its
+default slots. Raw SQL is as many connections, each of which claims one run, sleeps and finishes it. PgQueuer
+sleeps in as many threads, as it advises for handlers that block; where its handlers await instead, all that
+it has in hand wait at once, which no number of slots limits.
 
 **A busy machine.** ``--noops`` no-op runs; 5 s after the first has ended every core is given a busy loop for
 3 s, each in a session of its own. Told are the runs that ended in each half second, and after how many
@@ -45,7 +45,7 @@ TYPES, SLOTS = 20, backlogs.SLOTS
 # Of one run of ten; how many of both kinds the slots can make in a second at best.
 MEAN_SECONDS = 0.9 * raw.QUICK_SECONDS + 0.1 * raw.SLOW_SECONDS
 MOST = SLOTS / MEAN_SECONDS
-# Until everybody is ready; from one run to the next, so that half of the slots are busy.
+# Until all programs are ready; from one run to the next, so that half of the slots are busy.
 READY_SECONDS, SPREAD_SECONDS = 3.0, 2 * MEAN_SECONDS / SLOTS
 # Of quick runs, in milliseconds, without the one that was there from the first.
 WAITS = """SELECT extract(epoch FROM started_at - due_at)::float8 * 1000 FROM wakeboard.job_attempts
@@ -88,7 +88,7 @@ def wait_cases(url: str, log: Path, runs: int) -> dict[str, Callable[[], list[fl
 
 
 def feed(url: str, runs: int, enqueue_one: Callable[[psycopg.Connection, int], object]) -> None:
-    """Enqueue runs one after the other, once everybody is ready."""
+    """Enqueue runs one after the other, once all programs are ready."""
     with psycopg.connect(url, autocommit=True) as connection:
         began = monotonic() + READY_SECONDS
         for number in range(runs):
@@ -102,7 +102,7 @@ def last_due_seconds(runs: int) -> int:
 
 
 def measure_waits(url: str, runs: int, drain: Callable[[psycopg.Connection], None]) -> list[float]:
-    """Let ``drain`` meet a table in which the last run waits; return what the rows tell of the quick ones."""
+    """Call ``drain`` on a table in which the last run waits; return how long quick runs waited."""
     with bench.session(url) as connection:
         due = f"now() + interval '{last_due_seconds(runs)} s'"
         throughput.fill(connection, 1, due, backlogs.type_names(TYPES))
@@ -145,10 +145,10 @@ def raw_waits(url: str, log: Path, runs: int) -> list[float]:
 def pgqueuer_waits(url: str, log: Path, runs: int, threads: int) -> list[float]:
     """Feed PgQueuer."""
     types = backlogs.type_names(TYPES)
-    (told,) = run_peer(PGQUEUER, url, log, "prepare", 1, types=TYPES, lead=1000 * last_due_seconds(runs))
+    (prepared,) = run_peer(PGQUEUER, url, log, "prepare", 1, types=TYPES, lead=1000 * last_due_seconds(runs))
 
     def enqueue_one(connection: psycopg.Connection, number: int) -> None:
-        connection.execute(told["enqueue"].replace("'noop'", f"'{types[number % TYPES]}'").encode())
+        connection.execute(prepared["enqueue"].replace("'noop'", f"'{types[number % TYPES]}'").encode())
 
     with ThreadPoolExecutor(1) as beside:
         how = {"types": TYPES, "threads": threads}

@@ -105,7 +105,7 @@ class Times:
 
 
 class PageError(SystemExit):
-    """The answer was no page; unless somebody tells it otherwise, nothing here is a result."""
+    """The answer was no page: unless it is caught, there is no result."""
 
 
 class Browser:
@@ -179,25 +179,26 @@ def every_address(url: str) -> dict[str, list[str]]:
 
 
 def in_turns(
-    browsers: Mapping[int, Browser], asked: Mapping[int, Mapping[str, Sequence[str]]], requests: int
+    browsers: Mapping[int, Browser], addresses_of: Mapping[int, Mapping[str, Sequence[str]]], requests: int
 ) -> dict[str, dict[int, Times]]:
     """Ask for every address of each size in turns; return the times by rule, of its slowest address."""
     found: dict[str, dict[int, Times]] = {}
-    for place, rule in enumerate(asked[min(asked)]):
+    for place, rule in enumerate(addresses_of[min(addresses_of)]):
         slowest: dict[int, Times] = {}
-        for number in range(len(asked[min(asked)][rule])):
+        for number in range(len(addresses_of[min(addresses_of)][rule])):
             times = {
-                size: Times(browser.ask(asked[size][rule][number])) for size, browser in browsers.items()
+                size: Times(browser.ask(addresses_of[size][rule][number]))
+                for size, browser in browsers.items()
             }
             for _ in range(requests):
                 for size, browser in browsers.items():
-                    times[size].warm.append(browser.ask(asked[size][rule][number]))
+                    times[size].warm.append(browser.ask(addresses_of[size][rule][number]))
                     times[size].length = browser.length
             if not slowest or times[max(times)].p50 > slowest[max(times)].p50:
                 slowest = times
         found[rule] = slowest
         if place % 25 == 24:
-            bench.say(f"{place + 1} of {len(asked[min(asked)])} addresses")
+            bench.say(f"{place + 1} of {len(addresses_of[min(addresses_of)])} addresses")
     return found
 
 
@@ -282,10 +283,12 @@ def main() -> None:
     chosen = parser.parse_args()
     with ages.server(chosen.folder, chosen.sizes, newest=NEWEST) as urls, ExitStack() as running:
         log = chosen.folder / "dashboard.log"
-        asked = {size: every_address(urls[size]) for size in chosen.sizes}
-        asked = {size: {r: a for r, a in each.items() if chosen.only in r} for size, each in asked.items()}
+        addresses_of = {size: every_address(urls[size]) for size in chosen.sizes}
+        addresses_of = {
+            size: {r: a for r, a in each.items() if chosen.only in r} for size, each in addresses_of.items()
+        }
         open_at = {size: running.enter_context(dashboard(urls[size], log)) for size in chosen.sizes}
-        found = in_turns({size: Browser(*at) for size, at in open_at.items()}, asked, chosen.requests)
+        found = in_turns({size: Browser(*at) for size, at in open_at.items()}, addresses_of, chosen.requests)
         searches = {rule: times for rule, times in found.items() if rule.startswith("search ")}
         pages = {rule: times for rule, times in found.items() if rule not in searches}
         print_times(pages, "Pages, fragments and twins, one request at a time", P95_MS)
@@ -294,7 +297,7 @@ def main() -> None:
         largest = max(chosen.sizes)
         whole = [rule for rule in pages if is_page(rule.partition("?")[0]) and not set("<{") & set(rule)]
         if chosen.clients and whole:
-            addressed = [asked[largest][rule][0] for rule in whole]
+            addressed = [addresses_of[largest][rule][0] for rule in whole]
             together = at_once(*open_at[largest], addressed, chosen.clients, 2 * chosen.requests)
             print_at_once(together, chosen.clients, largest)
         print(bench.machine(urls[largest]))

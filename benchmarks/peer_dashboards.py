@@ -105,7 +105,7 @@ def running(
 
 
 def _is_listening(port: int) -> bool:
-    """Return whether somebody listens; unlike a request, that leaves the first one to be measured."""
+    """Return whether a program listens, without the first request, which is to be measured."""
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()
     except OSError:
@@ -201,18 +201,18 @@ def addresses(each: Dashboard, url: str) -> dict[str, str]:
 
 
 def in_turns(
-    browsers: Mapping[Key, Browser], asked: Mapping[Key, Mapping[str, str]], requests: int
+    browsers: Mapping[Key, Browser], addresses_of: Mapping[Key, Mapping[str, str]], requests: int
 ) -> dict[str, dict[Key, PageTimes]]:
     """Ask for every page of each in turns; return the times by page. A page that fails is left alone then."""
     found: dict[str, dict[Key, PageTimes]] = {}
     for page in PAGES:
-        told = found[page] = {key: PageTimes() for key in browsers if page in asked[key]}
+        times_of = found[page] = {key: PageTimes() for key in browsers if page in addresses_of[key]}
         for number in range(requests + 1):
-            for key, times in told.items():
+            for key, times in times_of.items():
                 if times.error:
                     continue
                 try:
-                    took = browsers[key].ask(asked[key][page])
+                    took = browsers[key].ask(addresses_of[key][page])
                 except (PageError, OSError, HTTPException) as failure:
                     times.error = failure_text(failure)
                     continue
@@ -220,7 +220,7 @@ def in_turns(
                     times.warm.append(took)
                 else:
                     times.first = took
-        medians = [f"{title} {each.p50:.0f}" for (title, _), each in told.items() if each.warm]
+        medians = [f"{title} {each.p50:.0f}" for (title, _), each in times_of.items() if each.warm]
         bench.say(f"{page}: {', '.join(medians)} ms")
     return found
 
@@ -261,20 +261,20 @@ def table(found: Mapping[str, Mapping[Key, PageTimes]], titles: Sequence[str], s
     heads = " | ".join(f"{title} p50 | p95 | first" for title in titles)
     lines = [f"### Corresponding pages, {size:,} jobs of the past", ""]
     lines += [f"| milliseconds | {heads} |", "|---" + "|--:" * 3 * len(titles) + "|"]
-    for page, told in found.items():
-        here = {title: told[title, size] for title in titles if (title, size) in told}
+    for page, times_of in found.items():
+        here = {title: times_of[title, size] for title in titles if (title, size) in times_of}
         least = min((each.p50 for each in here.values() if each.warm and not each.error), default=0.0)
         lines.append(f"| {page} | {' | '.join(_cells(here.get(title), least) for title in titles)} |")
     return "\n".join([*lines, ""])
 
 
-def _cells(told: PageTimes | None, least: float) -> str:
-    if told is None:
+def _cells(times_of: PageTimes | None, least: float) -> str:
+    if times_of is None:
         return "– | – | –"
-    if told.error:
-        return f"{told.error} | – | –"
-    mark = "**" if told.p50 == least else ""
-    return f"{mark}{told.p50:.1f}{mark} | {told.p95:.1f} | {told.first:.0f}"
+    if times_of.error:
+        return f"{times_of.error} | – | –"
+    mark = "**" if times_of.p50 == least else ""
+    return f"{mark}{times_of.p50:.1f}{mark} | {times_of.p95:.1f} | {times_of.first:.0f}"
 
 
 def table_of_crowds(crowds: Mapping[Key, CrowdTimes], clients: int, pages: Sequence[str]) -> str:
@@ -317,23 +317,23 @@ def main() -> None:
     chosen = parser.parse_args()
     titles = [each.title for each in DASHBOARDS]
     with bench.server() as (main_url, folder), ExitStack() as open_now:
-        asked: dict[Key, dict[str, str]] = {}
+        addresses_of: dict[Key, dict[str, str]] = {}
         start: dict[Key, Callable[[], AbstractContextManager[tuple[int, str]]]] = {}
         for size in chosen.sizes:
             for each in DASHBOARDS:
                 url = fill_database(folder / "d", each, size)
-                asked[each.title, size] = addresses(each, url)
+                addresses_of[each.title, size] = addresses(each, url)
                 start[each.title, size] = partial(each.run, url, folder / "log")
         ports = {key: open_now.enter_context(begin()) for key, begin in start.items()}
         browsers = {key: Browser(*at, timeout_seconds=TIMEOUT_SECONDS) for key, at in ports.items()}
-        found = in_turns(browsers, asked, chosen.requests)
+        found = in_turns(browsers, addresses_of, chosen.requests)
         for size in chosen.sizes:
             print(table(found, titles, size))
         shared = [page for page in PAGES if all(page in each.pages for each in DASHBOARDS)]
         crowds = {key: CrowdTimes() for key in ports}
         for number in range(chosen.rounds):
             for key, at in ports.items():
-                pages = [asked[key][page] for page in shared]
+                pages = [addresses_of[key][page] for page in shared]
                 at_once(*at, pages, chosen.clients, chosen.seconds, crowds[key])
                 bench.say(f"round {number + 1}: {key[0]}, {key[1]:,}: {len(crowds[key].warm)} answers")
         print(table_of_crowds(crowds, chosen.clients, shared))

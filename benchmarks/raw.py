@@ -74,7 +74,7 @@ class RawWorker:
         self.types = list(types)
         self._batch = batch
         self._cursor = psycopg.RawCursor(connection)
-        self._front, self._rounds, self._has_told = ClaimCursor(), 0, False
+        self._front, self._rounds, self._has_failed = ClaimCursor(), 0, False
 
     def ask(self, statement: str, values: Sequence[object]) -> Rows:
         """Send a prepared statement and return its rows."""
@@ -121,14 +121,14 @@ class RawWorker:
     def fail(self, runs: Sequence[Run]) -> None:
         """Fail runs of one type for good; the first time with the words of their group, as the worker."""
         group = group_of(runs[0].job_type, CODE, MESSAGE, TRACEBACK)
-        tells, self._has_told = not self._has_told, True
+        is_first, self._has_failed = not self._has_failed, True
 
         def values(held: Sequence[Run]) -> Sequence[object]:
             n = len(held)
             zeros, none = [0.0] * n, [None] * n
-            told = ([group.template] * n, [group.frame] * n) if tells else (none, none)
+            words_of_group = ([group.template] * n, [group.frame] * n) if is_first else (none, none)
             words = (["failed"] * n, [CODE] * n, [MESSAGE] * n, [True] * n, zeros, [TRACEBACK] * n)
-            return (zeros, zeros, *words, none, none, *_rules(n), [group.id] * n, *told)
+            return (zeros, zeros, *words, none, none, *_rules(n), [group.id] * n, *words_of_group)
 
         self._end(endings.FAIL, runs, values)
 

@@ -80,9 +80,9 @@ class Sweeper:
         with connect(self._url, name="retention") as connection:
             while not self.is_through.is_set():
                 self.is_on.wait()
-                told = duty.step(connection)
-                self.removed = told.get("removed_runs", self.removed)
-                if duty.pause_seconds is None and told.get("finished_at"):
+                numbers = duty.step(connection)
+                self.removed = numbers.get("removed_runs", self.removed)
+                if duty.pause_seconds is None and numbers.get("finished_at"):
                     self.is_through.set()
                 sleep(duty.pause_seconds or 0.1)
 

@@ -2,7 +2,7 @@
 
     benchmarks/run spike [--runs 100000] [--workers 4] [--rounds 8] [--pause 50]
 
-The runs lie there for later, so that nobody was told of them. Four real ``wakeboard worker`` processes and
+The runs were enqueued for later, so that there was no NOTIFY. Four real ``wakeboard worker`` processes and
 the dashboard (``wakeboard web``) stand idle before the moment. From it to the last finish a browser asks, one
 address after the other, ``--pause`` milliseconds between: overview, runs, a run, errors and workers, each and
 what its page renews by itself. Times are those of the browser. The rate counts from the first
@@ -24,14 +24,14 @@ from time import perf_counter, sleep
 
 import psycopg
 
-from benchmarks import bench, programs, throughput
+from benchmarks import backlogs, bench, programs, throughput
 from benchmarks import raw as statements
 from tests.support.processes import wait_until
 
 PAGES = ("/", "/runs", "/runs/{run}", "/errors", "/workers")
 # As a share of raw, and in milliseconds.
 WANTED_SHARE, WANTED_P95 = 0.5, 200
-# Fill, vacuum and starting everybody fit in; the first look of each worker finds an empty queue.
+# Time to fill, vacuum and start all programs; the first look of each worker finds an empty queue.
 AHEAD_SECONDS = 45
 PATIENCE_SECONDS = 240
 CONNECTIONS = 4
@@ -48,7 +48,7 @@ FROM wakeboard.job_attempts
 
 
 class Browser(Thread):
-    """Asks the addresses one after the other until it is told to stop; ``seconds`` has what each took."""
+    """Asks the addresses one after the other until ``enough`` is set; ``seconds`` has what each took."""
 
     def __init__(self, port: int, cookie: str, pause: float) -> None:
         super().__init__(daemon=True)
@@ -98,14 +98,6 @@ def fill(connection: psycopg.Connection, runs: int) -> None:
     throughput.fill(connection, runs, due=f"now() + interval '{AHEAD_SECONDS} seconds'")
 
 
-def seconds_left(connection: psycopg.Connection) -> float:
-    """Return how long it is until all are due."""
-    (left,) = connection.execute(
-        "SELECT extract(epoch FROM min(run_at) - clock_timestamp())::float8 FROM wakeboard.job_runs"
-    ).fetchone() or (0,)
-    return float(left)
-
-
 def start_programs(stack: ExitStack, url: str, log: Path, workers: int) -> int:
     """Start the workers and the dashboard until ``stack`` is closed; return the dashboard's port."""
     for _ in range(workers):
@@ -115,12 +107,6 @@ def start_programs(stack: ExitStack, url: str, log: Path, workers: int) -> int:
         ready = "SELECT count(*) FROM wakeboard.workers WHERE stopped_at IS NULL AND idle_since IS NOT NULL"
         wait_until(lambda: connection.execute(ready).fetchone() == (workers,), AHEAD_SECONDS)
     return port
-
-
-def is_drained(connection: psycopg.Connection) -> bool:
-    """Return whether nothing is left to do."""
-    left = "SELECT 1 FROM wakeboard.job_runs WHERE status IN ('queued', 'running', 'failed') LIMIT 1"
-    return connection.execute(left).fetchone() is None
 
 
 def measure_spike(
@@ -136,14 +122,14 @@ def measure_spike(
         (run,) = connection.execute(middle, (runs // 2,)).fetchone() or (0,)
         browser = Browser(port, programs.session_cookie(connection), pause)
         browser.prepare(run)
-        left = seconds_left(connection)
+        left = backlogs.seconds_until_due(connection)
         if left < 0:
             raise SystemExit(f"not a result: all was ready {-left:.1f} s after the runs were due")
         sleep(left)
         browser.start()
-        while not is_drained(connection):
+        while not backlogs.is_drained(connection):
             sleep(0.25)
-            if seconds_left(connection) < -PATIENCE_SECONDS or not browser.is_alive():
+            if backlogs.seconds_until_due(connection) < -PATIENCE_SECONDS or not browser.is_alive():
                 raise SystemExit(f"not a result: no end in sight\n{log.read_text()[-3000:]}")
         browser.enough.set()
         browser.join(TIMEOUT_SECONDS)

@@ -4,9 +4,9 @@
 
 A real ``wakeboard worker`` is there, idle, and has never run anything; then ``--runs`` no-op runs of 20 types
 are due at one moment. Rates count by the moments at which runs finished, the first by when the first began.
-The later rate is that of the second half. Told is after how many runs the next 500, and the next 5,000, came
-at 0.8 of that. Beside it raw SQL (a new connection, batches of 100) and PgQueuer (a new process; the moments
-of its log, which it writes 500 at a time). A result counts only when every run succeeded once.
+The later rate is that of the second half. Printed is after how many runs the next 500, and the next 5,000,
+came at 0.8 of that. Beside it raw SQL (a new connection, batches of 100) and PgQueuer (a new process; the
+moments of its log, which it writes 500 at a time). A result counts only when every run succeeded once.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from time import sleep
 from benchmarks import backlogs, bench, programs, raw, throughput
 from benchmarks.backlogs import Moments
 from benchmarks.peer_programs import PGQUEUER
-from benchmarks.spike import seconds_left
 
 TYPES = 20
-# From one of these numbers of runs to the next rates are told; the later ones are the second half.
+# Rates are printed from one of these numbers of runs to the next; the later rate is of the second half.
 STEPS = (0, 500, 1_000, 2_000, 5_000)
 LATER, LEAST = "later", 2 * STEPS[-1]
 # Nearly the later rate is this share of it, over the next few runs and over very many.
@@ -41,7 +40,7 @@ def drain_idle_worker(url: str, log: Path, runs: int) -> Moments:
         throughput.fill(connection, runs, due, backlogs.type_names(TYPES))
         with programs.running(backlogs.worker_command("worker", TYPES), bench.environment(url), log):
             backlogs.wait_for_worker(connection)
-            left = seconds_left(connection)
+            left = backlogs.seconds_until_due(connection)
             if left < 0:
                 raise SystemExit(f"not a result: the worker was ready {-left:.1f} s after the runs were due")
             sleep(left)
@@ -116,7 +115,7 @@ def main() -> None:
     """Run the rounds and print the tables."""
     chosen = bench.options(__doc__ or "", runs=40_000, rounds=5)
     if chosen.runs < LEAST:
-        sys.exit(f"--runs: at least {LEAST:,}, for the first {STEPS[-1]:,} are told beside later ones")
+        sys.exit(f"--runs: at least {LEAST:,}, for the first {STEPS[-1]:,} are compared with later ones")
     found: dict[str, list[Moments]] = {name: [] for name in CASES}
     with bench.server() as (url, folder):
         for number in range(chosen.rounds):

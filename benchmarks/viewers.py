@@ -4,7 +4,7 @@
 
 Each viewer is a browser of its own (a session, a connection) that follows one of five pages, as the page's
 script does; a worker is there and rests. CPU is that of the web processes together; statements are counted in
-the server's log, in a time of their own. Then a run is cancelled, retried and so on, and told is how
+the server's log, in a time of their own. Then a run is cancelled, retried and so on, and printed is how
 long it took until each page that shows it was given something new, the slowest of all viewers.
 """
 
@@ -78,7 +78,7 @@ class Viewers:
 
     @property
     def asked(self) -> int:
-        """How often they asked so far."""
+        """The number of their requests so far."""
         return sum(viewer.asked for viewer in self.all)
 
     @property
@@ -87,7 +87,7 @@ class Viewers:
         return {region.address for viewer in self.all for region in viewer.regions}
 
     def news_since(self, moment: float) -> list[float | None]:
-        """Return, for each viewer of a page that shows it, the seconds until it was told of something new."""
+        """Return, for each viewer of a page that shows it, the seconds until it was given something new."""
         return [
             min(
                 (at - moment for region in viewer.regions for at in region.news_at if at > moment),
@@ -111,7 +111,7 @@ def press_verb(port: int, cookie: str, verb: str) -> None:
 
 
 def slowest_news(viewers: Viewers, port: int, verb: str) -> float:
-    """Act, and return the seconds until the last viewer that shows runs was told."""
+    """Act, and return the seconds until the last viewer that shows runs was given the change."""
     moment = monotonic()
     press_verb(port, viewers.operator, verb)
     wait_until(lambda: None not in viewers.news_since(moment), PATIENCE_SECONDS, "all see what was done")
@@ -130,13 +130,13 @@ def measure(url: str, folder: Path, count: int, seconds: int, rounds: int) -> No
             used = bench.cpu_seconds(programs.family(pid)) - cpu
             polls = (viewers.asked - began) / seconds
             bench.say(f"{100 * used / seconds:.1f} % of a core for {polls:.0f} polls/s")
-            told = statement_log.statement_rates(folder, min(20, seconds))
+            rates = statement_log.statement_rates(folder, min(20, seconds))
             shown = []
             for number in range(rounds):
                 shown.append(slowest_news(viewers, port, ("cancel", "retry")[number % 2]))
                 bench.say(f"round {number + 1}: shown to all after {shown[-1]:.2f} s")
                 sleep(3)
-    web = [found for name, found in told.items() if name == "wakeboard web"]
+    web = [found for name, found in rates.items() if name == "wakeboard web"]
     print(f"### {count} viewers of {len(PAGES)} pages that see nothing new, {seconds} s\n")
     print("| | | target |\n|---|--:|--:|")
     print(f"| CPU of the web processes, % of a core | {100 * used / seconds:.1f} | 30 |")

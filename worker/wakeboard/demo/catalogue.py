@@ -31,7 +31,7 @@ def sync_stock(context: Context) -> dict[str, int]:
 
 @job("import_catalogue", max_attempts=3, timeout="5m", max_running=1, schedule="*/15 * * * *")
 def import_catalogue(context: Context) -> dict[str, int]:
-    """Go through a long list with progress, and stop between two rows when that is asked for."""
+    """Go through a long list with progress, and stop between two rows after a cancel."""
     skus = sorted(PRODUCTS)
     for row in range(_CATALOGUE_ROWS):
         context.check()

@@ -3,7 +3,7 @@
 
 SELECT setseed(0.7);
 
--- How often somebody enqueued each type, how long a run took, and the options that its handler has.
+-- How many runs of each type were enqueued an hour, how long they took, and the options of the handler.
 CREATE TEMP TABLE habits (job_type, per_hour, seconds, max_attempts, timeout_seconds) ON COMMIT DROP AS VALUES
     ('checkout', 4, 0.05, 3, 30), ('check_address', 3, 0.02, 3, 20), ('charge_card', 4, 0.09, 8, 30),
     ('send_invoice', 4, 0.2, 10, 60), ('tell_team', 4, 0.04, 5, 30), ('sync_stock', 4, 0.03, 8, 30),

@@ -164,7 +164,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve until told to stop."""
+    """Serve until SIGTERM, SIGINT or the end of the parent process."""
     parser = argparse.ArgumentParser(description="The example shop's servers, on loopback.")
     parser.add_argument("--smtp", type=int, required=True, metavar="PORT")
     parser.add_argument("--http", type=int, required=True, metavar="PORT")

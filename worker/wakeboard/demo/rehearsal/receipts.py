@@ -49,7 +49,7 @@ def send_receipt(context: Context) -> dict[str, str | bool]:
 
 @job("count_patiently", max_attempts=1, timeout="10m")
 def count_patiently(context: Context) -> None:
-    """Work for ever; stop when that is asked for."""
+    """Work for ever; stop after a cancel."""
     while True:
         _beat(context)
         context.check()

@@ -76,7 +76,7 @@ def new_sandbox() -> Iterator[Sandbox]:
             sandbox.clear()
 
 
-def clear_abandoned(tell: Callable[[str], None]) -> None:
+def clear_abandoned(say: Callable[[str], None]) -> None:
     """Clear the sandboxes of this user's rehearsals that were killed."""
     for folder in sorted(Path(parent_folder()).glob(f"{NAME}*")):
         with suppress(OSError):
@@ -85,7 +85,7 @@ def clear_abandoned(tell: Callable[[str], None]) -> None:
                 continue
             with _lock(folder / "lock") as is_abandoned:
                 if is_abandoned:
-                    tell("Removing what a killed rehearsal had left.")
+                    say("Removing what a killed rehearsal had left.")
                     Sandbox(folder).clear()
 
 

@@ -57,8 +57,8 @@ FROM wakeboard.job_attempts WHERE job_type = 'send_receipt'
 """
 
 
-def rehearse(tell: Callable[[str], None], *, with_effects: bool = True) -> RehearsalReport:
-    """Carry the rehearsal out and return its table; ``tell`` gets a sentence per step.
+def rehearse(print_step: Callable[[str], None], *, with_effects: bool = True) -> RehearsalReport:
+    """Carry the rehearsal out and return its table; ``print_step`` gets a sentence per step.
 
     Without effects the ledger is not used, and the table must have a line that is not as expected. Raises
     RehearsalError, EmbeddedError or KeyboardInterrupt; in every case nothing is left running or written.
@@ -66,7 +66,7 @@ def rehearse(tell: Callable[[str], None], *, with_effects: bool = True) -> Rehea
     began = time.monotonic()
 
     def say(sentence: str) -> None:
-        tell(f"{time.monotonic() - began:5.1f} s  {sentence}")
+        print_step(f"{time.monotonic() - began:5.1f} s  {sentence}")
 
     waiter = Waiter()
     with waiter.interruptible():
@@ -277,7 +277,7 @@ class Scenario:
         return cancelled_at, ids
 
     def left(self) -> list[str]:
-        """Return in words what still runs after every worker was told to end."""
+        """Return in words what still runs after every worker got SIGTERM."""
         runs = self._count(_OPEN)
         self.waiter.wait(lambda: not self.workers.processes(), LINGER_SECONDS)
         processes = len(self.workers.processes())
