@@ -51,6 +51,7 @@ WINDOW_HOURS = f"""hours AS MATERIALIZED (
     FROM generate_series({hour_start("%(since)s")}, %(until)s - interval '1 microsecond', '1 hour')
         AS each (hour)
 )"""
+
 # A sum that is lost in a crash is made again, so the commit need not wait for the disk.
 _LOCK = f"SELECT {TRY_LOCK} AS is_locked, set_config('synchronous_commit', 'off', true)"
 # The newest first: these are what pages read. Before the first minute there is nothing to sum, and hours that
