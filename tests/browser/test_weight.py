@@ -76,7 +76,7 @@ class Wire:
 @pytest.fixture(scope="module")
 def lived_in(chromium: Browser, shared_database: str, shared: Connection) -> Iterator[Dashboard]:
     """The dashboard of a shop with a week behind it."""
-    shop.create(shared)
+    shop.create_tables(shared)
     assert history.write_history(shared) > 1000
     history.write_stuck_run(shared)
     with serving(shared_database) as served:

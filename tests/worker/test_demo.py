@@ -117,7 +117,7 @@ def test_the_first_start_finds_a_week_of_history_and_the_second_start_the_same(
 
 
 def test_the_past_agrees_with_itself(database: str, connection: Connection) -> None:
-    shop.create(connection)
+    shop.create_tables(connection)
     history.write_history(connection)
     wrong = connection.execute("""
         SELECT r.id FROM wakeboard.job_runs AS r
@@ -138,7 +138,7 @@ def test_the_past_agrees_with_itself(database: str, connection: Connection) -> N
 
 
 def test_what_schedules_made_in_the_past_stands_on_their_pages(connection: Connection) -> None:
-    shop.create(connection)
+    shop.create_tables(connection)
     history.write_history(connection)
     fired = connection.execute(
         """SELECT d.name, count(*)::int, bool_and(r.scheduled_for = r.created_at),
@@ -161,7 +161,7 @@ def test_what_schedules_made_in_the_past_stands_on_their_pages(connection: Conne
 
 def test_a_schedule_that_somebody_made_before_stays_as_it_is(connection: Connection) -> None:
     own = factories.a_definition(connection, "nightly_cleanup", job_type="mail", schedule="0 4 * * *")
-    shop.create(connection)
+    shop.create_tables(connection)
     history.write_history(connection)
     assert count(connection, "wakeboard.job_runs", f"definition_id = {own}") == 0
     assert count(connection, "wakeboard.job_definitions", f"id = {own} AND schedule = '0 4 * * *'") == 1
@@ -236,7 +236,7 @@ def test_a_mail_that_arrived_before_its_sender_died_is_found_and_not_sent_again(
         insistent(lambda: clients.send(mail))
         raise Cancelled("killed")
 
-    mail = clients.letter("alice@example.com", "Your invoice", "…", f"invoice-{order}")
+    mail = clients.new_mail("alice@example.com", "Your invoice", "…", f"invoice-{order}")
     with pytest.raises(Cancelled):
         first.once("mail", died_after_sending)
     opened.execute(
@@ -267,7 +267,7 @@ def test_a_declined_card_is_dead_at_once_and_its_order_says_so(opened: Connectio
 @pytest.mark.parametrize(
     ("code", "frame"),
     [
-        ("KeyError", "catalogue.py in fill"), ("http_503", "clients.py in ask"),
+        ("KeyError", "catalogue.py in fill"), ("http_503", "clients.py in call_provider"),
         ("card_declined", "orders.py in charge_card"), ("smtp_451", "clients.py in deliver"),
         ("smtp_unreachable", "clients.py in deliver"), ("timed_out", None), ("lease_lost", None),
     ],
@@ -292,7 +292,7 @@ def test_an_outage_of_the_stock_service_comes_soon_and_ends(opened: Connection) 
     assert [is_outage(seconds) for seconds in (0, 59, 60, 149, 150, 359, 420)] == [
         False, False, True, True, False, False, True,
     ]  # fmt: skip
-    assert clients.ask("/stock/wax")["sku"] == "wax"
+    assert clients.call_provider("/stock/wax")["sku"] == "wax"
 
 
 def test_a_report_has_one_key_whether_signing_up_the_schedule_or_a_click_asks_for_it(
@@ -417,9 +417,9 @@ def test_without_its_mail_server_a_command_says_what_to_install(
 
 def test_the_shop_mails_to_its_own_loopback_mailbox_only(connection: Connection) -> None:
     assert clients.LOOPBACK == "127.0.0.1"
-    shop.create(connection)
+    shop.create_tables(connection)
     with pytest.raises(Permanent, match="wakeboard up --demo"):
-        clients.send(clients.letter("alice@example.com", "s", "t", "m"))
+        clients.send(clients.new_mail("alice@example.com", "s", "t", "m"))
 
 
 def test_the_shop_costs_no_import_of_sqlalchemy_until_a_handler_needs_it() -> None:

@@ -33,7 +33,7 @@ def prepare(url: str) -> list[list[str]]:
     WAKEBOARD_DATABASE_URL. Safe to repeat. Raises DatabaseError when the database does not answer.
     """
     with connect(url, name="wakeboard demo") as connection:
-        shop.create(connection)
+        shop.create_tables(connection)
         ports = {place: _choose_port(connection, place) for place in ("smtp", "http")}
         history.write_history(connection)
         history.write_stuck_run(connection)

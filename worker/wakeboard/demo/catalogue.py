@@ -6,8 +6,8 @@ import time
 from collections.abc import Mapping
 from urllib.parse import quote
 
-from wakeboard.demo.clients import ask
-from wakeboard.demo.shop import PRODUCTS, folder, write_aside
+from wakeboard.demo.clients import call_provider
+from wakeboard.demo.shop import PRODUCTS, folder, write_atomically
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import job
 from wakeboard.queue.handler_connection import own_connection
@@ -23,7 +23,7 @@ _PHOTO_PIXELS, _THUMBNAIL_PIXELS = 48, 12
 def sync_stock(context: Context) -> dict[str, int]:
     """Fetch one product's stock. Runs pile up while the provider is down, and drain when it is back."""
     sku = str(context.payload["sku"])
-    quantity = int(ask(f"/stock/{quote(sku, safe='')}")["quantity"])
+    quantity = int(call_provider(f"/stock/{quote(sku, safe='')}")["quantity"])
     with own_connection() as connection:
         connection.execute(_STOCK, (quantity, sku))
     return {"quantity": quantity}
@@ -45,10 +45,10 @@ def import_catalogue(context: Context) -> dict[str, int]:
 
 @job("resize_photo", max_attempts=5, timeout=20, backoff="5s,30s")
 def resize_photo(context: Context) -> dict[str, str]:
-    """Shrink a picture and write it aside, then rename it. Runs of this type are short and many."""
+    """Shrink a picture and write it atomically. Runs of this type are short and many."""
     number = int(context.payload["photo"])
     file = folder("photos") / f"photo-{number}.pgm"
-    write_aside(file, _thumbnail(number))
+    write_atomically(file, _thumbnail(number))
     return {"file": file.name}
 
 

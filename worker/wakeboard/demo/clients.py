@@ -18,7 +18,7 @@ SENDER = "shop@example.com"
 _TIMEOUT_SECONDS = 10
 
 
-def letter(to: str, subject: str, text: str, message_id: str) -> EmailMessage:
+def new_mail(to: str, subject: str, text: str, message_id: str) -> EmailMessage:
     """Return a mail whose Message-ID is the same for every attempt, so that it can be found again."""
     message = EmailMessage()
     message["From"], message["To"], message["Subject"] = SENDER, to, subject
@@ -46,7 +46,7 @@ def deliver(message: EmailMessage, port: int, timeout_seconds: float = _TIMEOUT_
     return str(message["Message-ID"])
 
 
-def was_received(message: EmailMessage) -> str | None:
+def find_received(message: EmailMessage) -> str | None:
     """Return the Message-ID if ``message`` is in the mailbox: the check of an unconfirmed mail."""
     with own_connection() as connection:
         row = connection.execute(
@@ -55,7 +55,9 @@ def was_received(message: EmailMessage) -> str | None:
     return None if row is None else str(row[0])
 
 
-def ask(path: str, body: object = None, key: str | None = None, timeout: float = _TIMEOUT_SECONDS) -> Any:
+def call_provider(
+    path: str, body: object = None, key: str | None = None, timeout: float = _TIMEOUT_SECONDS
+) -> Any:
     """Return the JSON answer of the provider at ``path``; a ``body`` makes it a POST with an idempotency key.
 
     ``timeout`` is in seconds. Raises Retryable for 5xx and without an answer, urllib's HTTPError for 4xx.

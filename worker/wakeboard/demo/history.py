@@ -69,8 +69,8 @@ FAILURES = (
         "The mail server cannot be reached: [Errno 111] Connection refused",
         raised_in=clients.deliver, outage="mail",
     ),
-    FailurePattern("sync_stock", 0.02, "http_503", _STOCK_DOWN, raised_in=clients.ask),
-    FailurePattern("sync_stock", 1, "http_503", _STOCK_DOWN, raised_in=clients.ask, outage="stock"),
+    FailurePattern("sync_stock", 0.02, "http_503", _STOCK_DOWN, raised_in=clients.call_provider),
+    FailurePattern("sync_stock", 1, "http_503", _STOCK_DOWN, raised_in=clients.call_provider, outage="stock"),
     FailurePattern(
         "render_newsletter", 0.15, "KeyError", "'name'", exception="KeyError", raised_in=catalogue.fill
     ),

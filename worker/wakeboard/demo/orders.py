@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from wakeboard.core.outcome import Permanent
 from wakeboard.core.run_spec import NewRun
 from wakeboard.database.read import read_all, read_one
-from wakeboard.demo.clients import ask, letter, send, was_received
-from wakeboard.demo.shop import PRODUCTS, folder, write_aside
+from wakeboard.demo.clients import call_provider, find_received, new_mail, send
+from wakeboard.demo.shop import PRODUCTS, folder, write_atomically
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import job
 from wakeboard.queue.enqueue import enqueue
@@ -85,7 +85,7 @@ def first_runs(order: int, sku: str) -> list[NewRun]:
 @job("check_address", max_attempts=3, timeout=20, backoff="10s,30s")
 def check_address(context: Context) -> object:
     """Ask a service that sometimes does not answer: the timeout ends the wait, the retry succeeds."""
-    return ask(f"/address/{int(context.payload['order'])}", timeout=3600)
+    return call_provider(f"/address/{int(context.payload['order'])}", timeout=3600)
 
 
 @job("charge_card", max_attempts=8, timeout=30, backoff="5s,15s,45s,2m")
@@ -97,7 +97,9 @@ def charge_card(context: Context) -> None:
     order = int(context.payload["order"])
     request = {"order": order, "cents": context.payload["cents"]}
     try:
-        charge = context.once("charge", lambda: ask("/charges", request, context.key), if_unconfirmed="redo")
+        charge = context.once(
+            "charge", lambda: call_provider("/charges", request, context.key), if_unconfirmed="redo"
+        )
     except urllib.error.HTTPError as refused:
         _decline(order)
         reason = json.load(refused).get("error", "refused")
@@ -135,15 +137,15 @@ def send_invoice(context: Context) -> dict[str, str]:
     order = _paid_order(int(context.payload["order"]))
     file = folder("invoices") / f"invoice-{order.id}.txt"
     invoice = _invoice(order)
-    write_aside(file, invoice.encode())
-    mail = letter(
+    write_atomically(file, invoice.encode())
+    mail = new_mail(
         order.email,
         f"Your invoice {order.id}",
         f"Dear {order.name},\n\nattached is the invoice for your {PRODUCTS[order.sku][0]}, {order.amount}.\n",
         f"invoice-{order.id}",
     )
     mail.add_attachment(invoice, filename=file.name)
-    context.once("mail", lambda: send(mail), if_unconfirmed=lambda _found: was_received(mail))
+    context.once("mail", lambda: send(mail), if_unconfirmed=lambda _found: find_received(mail))
     with own_connection() as connection:
         connection.execute(_INVOICED, (str(file), order.id))
     enqueue(None, "tell_team", {"order": order.id}, key=f"team:{order.id}", priority=3)
@@ -154,8 +156,8 @@ def send_invoice(context: Context) -> dict[str, str]:
 def tell_team(context: Context) -> None:
     """Send the team a line about an invoiced order, once."""
     order = int(context.payload["order"])
-    mail = letter(TEAM, f"Order {order} is paid", f"Order {order} is paid and invoiced.\n", f"team-{order}")
-    context.once("mail", lambda: send(mail), if_unconfirmed=lambda _found: was_received(mail))
+    mail = new_mail(TEAM, f"Order {order} is paid", f"Order {order} is paid and invoiced.\n", f"team-{order}")
+    context.once("mail", lambda: send(mail), if_unconfirmed=lambda _found: find_received(mail))
 
 
 def _paid_order(order: int) -> PaidOrder:

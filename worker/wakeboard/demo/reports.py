@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from wakeboard.core.run_spec import NewRun
 from wakeboard.database.read import read_all, read_one
-from wakeboard.demo.clients import letter, send, was_received
-from wakeboard.demo.shop import folder, write_aside
+from wakeboard.demo.clients import find_received, new_mail, send
+from wakeboard.demo.shop import folder, write_atomically
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import job
 from wakeboard.queue.enqueue_many import enqueue_many
@@ -93,15 +93,15 @@ def weekly_report(context: Context) -> dict[str, int]:
     customer, monday = int(context.payload["customer"]), date.fromisoformat(context.payload["week"])
     person, orders = _activity(customer, monday, monday + _WEEK)
     text = f"Dear {person.name},\n\nin the week of {monday} you placed {len(orders)} orders.\n"
-    mail = letter(person.email, f"Your week of {monday}", text, f"report-{customer}-{monday}")
+    mail = new_mail(person.email, f"Your week of {monday}", text, f"report-{customer}-{monday}")
     key = f"report-mail:{customer}:{monday}"
-    context.once(key, lambda: send(mail), scope="global", if_unconfirmed=lambda _found: was_received(mail))
+    context.once(key, lambda: send(mail), scope="global", if_unconfirmed=lambda _found: find_received(mail))
     return {"orders": len(orders)}
 
 
 @job("export_report", max_attempts=5, timeout=60)
 def export_report(context: Context) -> dict[str, str | int]:
-    """Write a customer's orders of a range of days as a CSV file, aside and then renamed."""
+    """Write a customer's orders of a range of days as a CSV file, atomically."""
     customer = int(context.payload["customer"])
     since, until = context.payload["since"], context.payload["until"]
     _, orders = _activity(customer, date.fromisoformat(since), date.fromisoformat(until))
@@ -110,7 +110,7 @@ def export_report(context: Context) -> dict[str, str | int]:
     writer.writerow(["order", *_Order._fields[1:]])
     writer.writerows(orders)
     file = folder("exports") / f"orders-{customer}-{since}-{until}.csv"
-    write_aside(file, table.getvalue().encode())
+    write_atomically(file, table.getvalue().encode())
     return {"file": file.name, "orders": len(orders)}
 
 

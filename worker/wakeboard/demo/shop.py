@@ -77,7 +77,7 @@ PRODUCTS: Mapping[str, tuple[str, int]] = {
 }
 
 
-def create(connection: Connection) -> None:
+def create_tables(connection: Connection) -> None:
     """Make the tables, customers and products that are missing, on an autocommit connection."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(hashtext('shop'))")
@@ -107,11 +107,11 @@ def folder(name: str) -> Path:
     return path
 
 
-def write_aside(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Write ``content`` beside ``path``, then rename: a reader sees the old file or the new one."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with aside.open("wb") as file:
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with part.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    aside.rename(path)
+    part.rename(path)

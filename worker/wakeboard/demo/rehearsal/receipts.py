@@ -11,7 +11,7 @@ import signal
 import time
 from pathlib import Path
 
-from wakeboard.demo.clients import deliver, letter
+from wakeboard.demo.clients import deliver, new_mail
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import job
 
@@ -28,7 +28,7 @@ def send_receipt(context: Context) -> dict[str, str | bool]:
     """Mail one receipt; the result has its Message-ID, and whether it was ``found`` in the inbox already."""
     number, to = int(context.payload["receipt"]), str(context.payload["to"])
     text = f"Thank you. This is receipt {number}.\n"
-    mail = letter(to, f"Your receipt {number}", text, f"receipt-{number}")
+    mail = new_mail(to, f"Your receipt {number}", text, f"receipt-{number}")
     message_id = str(mail["Message-ID"])
     is_found = False
 
