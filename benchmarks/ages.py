@@ -26,7 +26,7 @@ from pathlib import Path
 import psycopg
 from psycopg import sql
 
-from benchmarks import bench, past
+from benchmarks import bench, history
 from wakeboard.database import embedded
 from wakeboard.database.migrations import migrate
 from wakeboard.reporting import hourly_rollups
@@ -38,7 +38,7 @@ SECONDS_PER_RUN, WAITING = 90 * 86_400 / max(SIZES), 50_000
 YOUNGEST_SECONDS = 86_400
 FILLING = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "8GB", "autovacuum": "off"}
 
-# Whoever is alive in the data stays so for the benchmark.
+# The living workers of the data stay alive for the benchmark.
 _AWAKE = (
     "UPDATE wakeboard.workers SET seen_at = now() + interval '12 hours' WHERE stopped_at IS NULL",
     """UPDATE wakeboard.job_runs SET locked_until = now() + interval '12 hours'
@@ -132,19 +132,19 @@ def _make(folder: Path, size: int) -> None:
         migrate(url)
         with bench.session(url) as connection:
             connection.execute("SET statement_timeout = 0")
-            past.fill(connection, size, seconds=age_seconds(size), waiting=WAITING)
+            history.fill(connection, size, seconds=age_seconds(size), waiting=WAITING)
         admin.execute(sql.SQL("ALTER DATABASE filling RENAME TO {}").format(name))
 
 
 def keep_awake(connection: psycopg.Connection) -> None:
-    """Let whoever is alive in the data stay so for half a day."""
+    """Keep the living workers of the data alive for half a day."""
     for statement in _AWAKE:
         connection.execute(statement)
 
 
 def sum_hours(connection: psycopg.Connection) -> None:
     """Sum the hours of statistics that are over, as workers would have done all along."""
-    while hourly_rollups.sum_next(connection) is not None:
+    while hourly_rollups.sum_next_hour(connection) is not None:
         pass
 
 

@@ -1,4 +1,4 @@
-"""Backlogs of many types: what they are called, who works them off, and what the rows tell of that."""
+"""Backlogs of many types: the names of the types, the command of a worker, and when runs finished."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import psycopg
 
-from benchmarks.spike import drained
 from tests.support.processes import wait_until
 
 # As many runs at once as a worker of ours has by itself.
@@ -26,12 +25,12 @@ class Moments(NamedTuple):
     finished: list[float]
 
 
-def names(count: int) -> list[str]:
+def type_names(count: int) -> list[str]:
     """Return the names of the types of ``types_app`` and ``mixed_app``."""
     return [f"t{number:04}" for number in range(count)]
 
 
-def worker(
+def worker_command(
     verb: str,
     count: int,
     policy: Mapping[str, object] | None = None,
@@ -48,8 +47,8 @@ def worker(
     return ["env", *environment, sys.executable, "-m", "wakeboard", verb, "--app", app, *concurrency]
 
 
-def retire(connection: psycopg.Connection) -> None:
-    """Say of all workers that they have ended: those that come are told apart from them."""
+def mark_stopped(connection: psycopg.Connection) -> None:
+    """Mark all workers as stopped, so that the next ones are distinct from them."""
     connection.execute("UPDATE wakeboard.workers SET stopped_at = now() WHERE stopped_at IS NULL")
 
 
@@ -62,10 +61,24 @@ def wait_for_worker(connection: psycopg.Connection) -> None:
 def wait_until_drained(connection: psycopg.Connection, seconds: float) -> None:
     """Wait until nothing is left to do. Raises SystemExit when that takes longer than ``seconds``."""
     until = monotonic() + seconds
-    while not drained(connection):
+    while not is_drained(connection):
         if monotonic() > until:
             raise SystemExit(f"not a result: no end in sight after {seconds:g} s")
         sleep(0.25)
+
+
+def is_drained(connection: psycopg.Connection) -> bool:
+    """Return whether nothing is left to do."""
+    left = "SELECT 1 FROM wakeboard.job_runs WHERE status IN ('queued', 'running', 'failed') LIMIT 1"
+    return connection.execute(left).fetchone() is None
+
+
+def seconds_until_due(connection: psycopg.Connection) -> float:
+    """Return how long it is until all runs are due."""
+    (left,) = connection.execute(
+        "SELECT extract(epoch FROM min(run_at) - clock_timestamp())::float8 FROM wakeboard.job_runs"
+    ).fetchone() or (0,)
+    return float(left)
 
 
 def least_share(connection: psycopg.Connection, how_many: int) -> float:
@@ -75,7 +88,7 @@ def least_share(connection: psycopg.Connection, how_many: int) -> float:
     return min(counts) / sum(counts) if len(counts) == how_many else 0.0
 
 
-def moments(connection: psycopg.Connection) -> Moments:
+def read_moments(connection: psycopg.Connection) -> Moments:
     """Return when our runs, or those of raw SQL, began and finished."""
     began, finished = connection.execute(
         """SELECT extract(epoch FROM min(started_at))::float8,
@@ -85,7 +98,7 @@ def moments(connection: psycopg.Connection) -> Moments:
     return Moments(began or 0.0, finished or [])
 
 
-def pgqueuer_moments(connection: psycopg.Connection) -> Moments:
+def read_pgqueuer_moments(connection: psycopg.Connection) -> Moments:
     """Return when PgQueuer's jobs were first picked, and when each was written as done, by its log."""
     began, finished = connection.execute(
         """SELECT extract(epoch FROM min(created) FILTER (WHERE status = 'picked'))::float8,

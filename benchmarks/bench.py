@@ -1,11 +1,11 @@
-"""What all benchmarks share: a server of their own, rounds that take turns, and how results are told.
+"""Shared by all benchmarks: a PostgreSQL server, rounds that take turns, and tables of results.
 
-A shared machine is not the same from minute to minute, so what is compared takes turns, round by round; told
-are the median and, in brackets, the smallest and the largest value.
+A shared machine changes from minute to minute, so cases that are compared take turns, round by round. Tables
+have the median, the smallest and the largest value.
 
 Every program that is measured, ours or a peer's, has a session of its own, as a service manager, a container
-or ``wakeboard up`` starts it: Linux shares the processor out by sessions first, so that processes of one
-would have a share together, where each session of PostgreSQL has one for itself.
+or ``wakeboard up`` starts it: Linux divides the processor by sessions first, so that processes of one session
+would have one share together, where each session of PostgreSQL has its own.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ from pathlib import Path
 
 import psycopg
 
+from tests.support.processes import SOURCES
 from wakeboard.database import embedded
 from wakeboard.database.db import connect
 from wakeboard.database.migrations import migrate
 
 HERE = Path(__file__).resolve().parent
 PEERS = HERE / "peers"
-# Environments of peers, each by itself: they are nobody's dependency.
+# The virtual environments of the peers, one each: Wakeboard does not depend on them.
 ENVIRONMENTS = HERE.parent / ".benchmarks"
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -59,7 +60,7 @@ def session(url: str) -> psycopg.Connection:
 
 @contextmanager
 def without_triggers(url: str) -> Iterator[None]:
-    """Let nobody be told of new runs meanwhile."""
+    """Enqueue without NOTIFY while the block lasts."""
     with session(url) as connection:
         connection.execute("ALTER TABLE wakeboard.job_runs DISABLE TRIGGER USER")
         try:
@@ -77,31 +78,31 @@ def options(text: str, **defaults: int) -> argparse.Namespace:
 
 
 def say(sentence: str) -> None:
-    """Tell whoever waits what happens; results go elsewhere."""
+    """Print progress to standard error; results go to standard output."""
     print(f"  {sentence}", file=sys.stderr, flush=True)
 
 
 def take_turns(rounds: int, cases: Mapping[str, Callable[[], float]], unit: str) -> dict[str, list[float]]:
-    """Measure each case once a round, and return what each gave."""
-    found: dict[str, list[float]] = {name: [] for name in cases}
+    """Measure each case once a round; return the results of each."""
+    results: dict[str, list[float]] = {name: [] for name in cases}
     for number in range(rounds):
         for name, measure in cases.items():
-            found[name].append(measure())
-            say(f"round {number + 1}: {name:44} {found[name][-1]:12,.2f} {unit}")
-    return found
+            results[name].append(measure())
+            say(f"round {number + 1}: {name:44} {results[name][-1]:12,.2f} {unit}")
+    return results
 
 
-def table(title: str, found: Mapping[str, Sequence[float]], unit: str, *, beside: str) -> str:
+def table(title: str, results: Mapping[str, Sequence[float]], unit: str, *, beside: str) -> str:
     """Return the results as a table, each case also as a share of the one ``beside``.
 
-    The share is told twice: of the medians, and as the median of what each round gave, for which it does not
-    matter that the machine was slower in one round than in the next.
+    There are two shares: of the medians, and the median of the rounds' shares, which does not change when the
+    machine is slower in one round than in the next.
     """
     lines = [f"### {title}", "", f"| {unit} | median | smallest | largest | of {beside} | round by round |"]
     lines.append("|---|--:|--:|--:|--:|--:|")
-    for name, values in found.items():
+    for name, values in results.items():
         cells = [_number(value) for value in (statistics.median(values), min(values), max(values))]
-        cells += [f"{share:.2f}" for share in shares(values, found[beside])]
+        cells += [f"{share:.2f}" for share in shares(values, results[beside])]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
 
@@ -112,12 +113,17 @@ def shares(values: Sequence[float], others: Sequence[float]) -> tuple[float, flo
     return statistics.median(values) / statistics.median(others), statistics.median(by_rounds)
 
 
+def p95(values: Sequence[float]) -> float:
+    """Return the value that one in twenty exceeds."""
+    return statistics.quantiles(values, n=20, method="inclusive")[-1]
+
+
 def _number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
 
 
-def together(commands: Sequence[Sequence[str | Path]], url: str, log: Path) -> list[str]:
-    """Run all commands at once; return what each printed. Raises SystemExit when one fails."""
+def run_together(commands: Sequence[Sequence[str | Path]], url: str, log: Path) -> list[str]:
+    """Run all commands at once; return their outputs. Raises SystemExit when one fails."""
     with log.open("ab") as errors:
         started = [
             subprocess.Popen(
@@ -130,10 +136,10 @@ def together(commands: Sequence[Sequence[str | Path]], url: str, log: Path) -> l
             )
             for command in commands
         ]
-        said = [process.communicate(timeout=900)[0] for process in started]
+        outputs = [process.communicate(timeout=900)[0] for process in started]
     if any(process.returncode for process in started):
         raise SystemExit(f"{commands[0]} failed:\n{log.read_text()[-3000:]}")
-    return said
+    return outputs
 
 
 def cpu_seconds(pids: list[int]) -> float:
@@ -155,7 +161,7 @@ def machine(url: str) -> str:
 
 
 def peer(name: str) -> Path:
-    """Return the Python of a peer's own environment, made when it is first asked for.
+    """Return the Python of a peer's own environment, which is made at the first call.
 
     Raises CalledProcessError when the packages of ``peers/<name>.txt`` cannot be installed.
     """
@@ -196,8 +202,8 @@ def peer_url(url: str) -> str:
 
 
 def environment(url: str) -> dict[str, str]:
-    """Return the environment of a process of ours: the database, the handlers of this folder, this code.
+    """Return the environment of a process of ours: the database, the handlers of this folder, this checkout.
 
-    An environment may be shared by several checkouts: each measures its own.
+    Several checkouts may share one virtual environment: each measures its own code.
     """
-    return os.environ | {"WAKEBOARD_DATABASE_URL": url, "PYTHONPATH": f"{HERE}{os.pathsep}{HERE.parent}"}
+    return os.environ | {"WAKEBOARD_DATABASE_URL": url, "PYTHONPATH": f"{HERE}{os.pathsep}{SOURCES}"}

@@ -16,18 +16,13 @@ milliseconds, how many rows one has locked, and the kilobytes that it has writte
 
 from __future__ import annotations
 
-import argparse
-import shutil
 import statistics
-import tempfile
-from pathlib import Path
 from time import perf_counter
 
 import psycopg
 
-from wakeboard.database import embedded
-from wakeboard.database.db import PLANNING, configure, connect
-from wakeboard.database.migrations import migrate
+from benchmarks import bench
+from wakeboard.database.db import PLANNING, configure
 from wakeboard.queue.engine.claims import FROM_FIRST, claim
 from wakeboard.runtime.loop.channel import array
 from wakeboard.runtime.loop.claim_batch import WINDOW
@@ -99,7 +94,7 @@ def measure(
     return times
 
 
-def tell(name: str, times: list[tuple[float, float]]) -> None:
+def print_line(name: str, times: list[tuple[float, float]]) -> None:
     """Print one line of the table."""
     claims = sorted(claim for claim, _ in times)
     median, late, most = statistics.median(claims), claims[int(len(claims) * 0.95)], claims[-1]
@@ -155,7 +150,7 @@ def measure_types(
     return statistics.median(times[1:]), max(times[1:]), locked, written // 1024
 
 
-def tell_types(connection: psycopg.Connection, other: psycopg.Connection) -> None:
+def print_types(connection: psycopg.Connection, other: psycopg.Connection) -> None:
     """Print the table of many types."""
     print("\n| types, claim of | | ms, median | most | rows locked | WAL, kB |\n|---|---|--:|--:|--:|--:|")
     for count in (1, 20, 200):
@@ -171,34 +166,24 @@ def tell_types(connection: psycopg.Connection, other: psycopg.Connection) -> Non
 
 def main() -> None:
     """Run every scene both ways, then the table of many types."""
-    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    options.add_argument("--ahead", type=int, default=150_000)
-    options.add_argument("--claims", type=int, default=200)
-    chosen = options.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="wakeboard-bench-", dir="/var/tmp"))
-    folder.chmod(0o711)
-    server = embedded.start(folder / "d")
-    try:
-        migrate(server.url)
-        with (
-            connect(server.url, name="benchmark", statement_timeout_seconds=600) as ours,
-            connect(server.url, name="benchmark", statement_timeout_seconds=600) as plain,
-        ):
-            configure(ours, PLANNING)
-            print(f"claim of {BATCH}, ms: median, 95 %, most")
-            for scene in SCENES:
-                fill(ours, scene, chosen.ahead)
-                print(f"{chosen.ahead if SCENES[scene][4] else 0:,} runs {scene}")
-                values = (["open", "ahead"], "w1", 30.0, *FROM_FIRST)
-                tell("wakeboard", measure(ours, claim(BATCH), values, chosen.claims))
-                # Only now: a planner that sees both indexes may take the wrong one for ours.
-                plain.execute(PLAIN_INDEX)
-                tell("plain", measure(plain, PLAIN, ("w1",), chosen.claims))
-                plain.execute("DROP INDEX wakeboard.by_run_at")
-            tell_types(ours, plain)
-    finally:
-        print(embedded.stop(folder / "d", only_if_unused=False))
-        shutil.rmtree(folder, ignore_errors=True)
+    chosen = bench.options(__doc__ or "", ahead=150_000, claims=200)
+    with (
+        bench.server() as (url, _),
+        bench.session(url) as ours,
+        bench.session(url) as plain,
+    ):
+        configure(ours, PLANNING)
+        print(f"claim of {BATCH}, ms: median, 95 %, most")
+        for scene in SCENES:
+            fill(ours, scene, chosen.ahead)
+            print(f"{chosen.ahead if SCENES[scene][4] else 0:,} runs {scene}")
+            values = (["open", "ahead"], "w1", 30.0, *FROM_FIRST)
+            print_line("wakeboard", measure(ours, claim(BATCH), values, chosen.claims))
+            # Created only now: a planner that sees both indexes may take the wrong one for ours.
+            plain.execute(PLAIN_INDEX)
+            print_line("plain", measure(plain, PLAIN, ("w1",), chosen.claims))
+            plain.execute("DROP INDEX wakeboard.by_run_at")
+        print_types(ours, plain)
 
 
 if __name__ == "__main__":

@@ -27,19 +27,19 @@ FROM wakeboard.job_attempts WHERE run_id > %s
 """
 
 
-class Drained(NamedTuple):
-    """How runs were drained: runs per second, by the rows, and what the command printed."""
+class DrainResult(NamedTuple):
+    """Runs per second by the rows, and the output of the command."""
 
     rate: float
-    said: str
+    output: str
 
 
-def raw(url: str) -> list[str]:
+def raw_command(url: str) -> list[str]:
     """Return the command that drains by statements alone."""
     return statements.command(url)
 
 
-def worker(url: str) -> list[str]:
+def worker_command(url: str) -> list[str]:
     """Return the command of a real worker with default settings."""
     return [
         "env",
@@ -59,7 +59,7 @@ def last_run(connection: psycopg.Connection) -> int:
     return int(row[0]) if row else 0
 
 
-def add(connection: psycopg.Connection, runs: int) -> int:
+def add_runs(connection: psycopg.Connection, runs: int) -> int:
     """Add ``runs`` no-op runs that are due; return the highest id before them."""
     last = last_run(connection)
     connection.execute("INSERT INTO wakeboard.job_types (name) VALUES ('noop') ON CONFLICT DO NOTHING")
@@ -82,15 +82,15 @@ def rate(connection: psycopg.Connection, last: int, runs: int) -> float:
     return runs / float(seconds)
 
 
-def drain(url: str, log: Path, runs: int, way: Way) -> Drained:
+def drain(url: str, log: Path, runs: int, way: Way) -> DrainResult:
     """Add ``runs`` no-op runs, and let the command of ``way`` drain them."""
     with bench.session(url) as connection:
-        last = add(connection, runs)
-        (said,) = bench.together([way(url)], url, log)
-        return Drained(rate(connection, last, runs), said)
+        last = add_runs(connection, runs)
+        (output,) = bench.run_together([way(url)], url, log)
+        return DrainResult(rate(connection, last, runs), output)
 
 
-def abreast(urls: Sequence[str], log: Path, runs: int, way: Way) -> list[float]:
+def drain_side_by_side(urls: Sequence[str], log: Path, runs: int, way: Way) -> list[float]:
     """Drain ``runs`` of each database at the same time; return the runs per second of each.
 
     What the machine does to one it does to the other. Counted is what finished while all were at work: from
@@ -99,8 +99,8 @@ def abreast(urls: Sequence[str], log: Path, runs: int, way: Way) -> list[float]:
     lasts = []
     for url in urls:
         with bench.session(url) as connection:
-            lasts.append(add(connection, runs))
-    bench.together([way(url) for url in urls], urls[0], log)
+            lasts.append(add_runs(connection, runs))
+    bench.run_together([way(url) for url in urls], urls[0], log)
     began, finishes = [], []
     for url, last in zip(urls, lasts, strict=True):
         with bench.session(url) as connection:
@@ -112,7 +112,7 @@ def abreast(urls: Sequence[str], log: Path, runs: int, way: Way) -> list[float]:
     return [sum(since <= one <= until for one in moments) / (until - since) for moments in finishes]
 
 
-def clear(url: str, last: int) -> None:
+def remove_runs(url: str, last: int) -> None:
     """Remove the runs after ``last``, and what vacuum has to remove."""
     with bench.session(url) as connection:
         connection.execute("DELETE FROM wakeboard.job_attempts WHERE run_id > %s", (last,))

@@ -32,7 +32,7 @@ TABLE = "CREATE TABLE public.written (run_id bigint NOT NULL)"
 
 
 class Kind(NamedTuple):
-    """What runs leave: its title, how they end, what a peer is told, and the statement that counts it."""
+    """What runs leave: its title, how they end, the options of the peer, and the statement that counts it."""
 
     title: str
     status: str
@@ -52,12 +52,12 @@ KINDS = {
 }  # fmt: skip
 
 
-def ours(url: str, log: Path, runs: int, job_type: str, how_many: int, command: list[str]) -> float:
+def drain_kind(url: str, log: Path, runs: int, job_type: str, how_many: int, command: list[str]) -> float:
     """Return the runs per second. Raises SystemExit unless each has left what it should."""
     kind = KINDS[job_type]
     with bench.session(url) as connection:
         connection.execute("TRUNCATE public.written")
-        rate = throughput.ours(url, log, runs, how_many, command, [job_type], kind.status)
+        rate = throughput.drain_runs(url, log, runs, how_many, command, [job_type], kind.status)
         (left,) = connection.execute(kind.left.encode()).fetchone() or (0,)
     if left != runs:
         raise SystemExit(f"not a result: {left} of {runs} have left {kind.title}")
@@ -67,13 +67,13 @@ def ours(url: str, log: Path, runs: int, job_type: str, how_many: int, command: 
 def cases(url: str, log: Path, runs: int, job_type: str) -> dict[str, Callable[[], float]]:
     """Return what is measured of one type."""
     by_sql = raw.command(url, job_type, types=[job_type])
-    worker = backlogs.worker("tick", 0, app="effects_app", slots=SLOTS)
+    worker = backlogs.worker_command("tick", 0, app="effects_app", slots=SLOTS)
     found: dict[str, Callable[[], float]] = {
-        BESIDE: partial(ours, url, log, runs, job_type, SLOTS, by_sql),
-        OURS: partial(ours, url, log, runs, job_type, 1, worker),
+        BESIDE: partial(drain_kind, url, log, runs, job_type, SLOTS, by_sql),
+        OURS: partial(drain_kind, url, log, runs, job_type, 1, worker),
     }
     if how := KINDS[job_type].peer:
-        found[THEIRS] = partial(throughput.theirs, url, log, runs, 1, PGQUEUER, **how)
+        found[THEIRS] = partial(throughput.drain_peer, url, log, runs, 1, PGQUEUER, **how)
     return found
 
 

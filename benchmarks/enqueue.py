@@ -2,8 +2,8 @@
 
     benchmarks/run enqueue [--seconds 5] [--rounds 5] [--rows 50000]
 
-One by one: ``enqueue()`` and a commit each, nobody idle, beside the same INSERT with no trigger on the table.
-Each client is a process. In bulk: ``enqueue_many`` of rows with idempotency keys in one transaction, beside
+One by one: ``enqueue()`` and a commit each, no worker idle, beside the same INSERT without the trigger. Each
+client is a process. In bulk: ``enqueue_many`` of rows with idempotency keys in one transaction, beside
 an ``INSERT … SELECT FROM unnest`` of the same columns and beside COPY, which knows no ON CONFLICT. Peers
 (``peers/``) enqueue by their own library, each with its own kind of key in bulk, 5,000 to a call.
 """
@@ -21,7 +21,7 @@ from time import perf_counter
 import psycopg
 
 from benchmarks import bench
-from benchmarks.peer_programs import PEERS, Peer, ask, fewer
+from benchmarks.peer_programs import PEERS, Peer, fewer_jobs_line, run_peer
 from wakeboard import enqueue, enqueue_many
 from wakeboard.core.run_spec import NewRun
 
@@ -74,7 +74,7 @@ def bulk(url: str, rows: int, write: Callable[[psycopg.Connection, int], None]) 
         return rows / (perf_counter() - began)
 
 
-def ours(connection: psycopg.Connection, rows: int) -> None:
+def by_enqueue_many(connection: psycopg.Connection, rows: int) -> None:
     """Enqueue with keys, as a program does."""
     enqueue_many(connection, [NewRun("mail", {"n": n}, key=f"mail:{n}") for n in range(rows)])
 
@@ -93,17 +93,17 @@ def by_copy(connection: psycopg.Connection, rows: int) -> None:
             copy.write_row(("mail", f'{{"n": {n}}}', f"mail:{n}"))
 
 
-def theirs(url: str, log: Path, seconds: int, number: int, peer: Peer) -> float:
+def peer_clients(url: str, log: Path, seconds: int, number: int, peer: Peer) -> float:
     """Return the jobs per second of ``number`` clients of a peer's together."""
-    ask(peer, url, log, "prepare", 0)
-    found = ask(peer, url, log, "singly", seconds, number)
+    run_peer(peer, url, log, "prepare", 0)
+    found = run_peer(peer, url, log, "singly", seconds, number)
     return float(sum(one["runs"] for one in found) / seconds)
 
 
-def their_bulk(url: str, log: Path, rows: int, peer: Peer) -> float:
+def peer_bulk(url: str, log: Path, rows: int, peer: Peer) -> float:
     """Return the jobs per second of a peer's quickest way."""
-    ask(peer, url, log, "prepare", 0)
-    (found,) = ask(peer, url, log, "bulk", rows)
+    run_peer(peer, url, log, "prepare", 0)
+    (found,) = run_peer(peer, url, log, "bulk", rows)
     return float(rows / found["seconds"])
 
 
@@ -112,7 +112,7 @@ def one_by_one(url: str, log: Path, number: int, seconds: int, rounds: int) -> N
     cases: dict[str, Callable[[], float]] = {
         "raw INSERT": partial(clients, url, "raw", number, seconds),
         "enqueue()": partial(clients, url, "ours", number, seconds),
-        **{peer.title: partial(theirs, url, log, seconds, number, peer) for peer in PEERS},
+        **{peer.title: partial(peer_clients, url, log, seconds, number, peer) for peer in PEERS},
     }
     title = f"Enqueue one by one, {number} client{'s' if number > 1 else ''}"
     print(bench.table(title, bench.take_turns(rounds, cases, "runs/s"), "runs/s", beside="raw INSERT"))
@@ -120,17 +120,17 @@ def one_by_one(url: str, log: Path, number: int, seconds: int, rounds: int) -> N
 
 def at_once(url: str, log: Path, rows: int, rounds: int) -> None:
     """Print what one client reaches in bulk."""
-    ways = {"raw unnest": by_unnest, "enqueue_many() with keys": ours, "raw COPY": by_copy}
+    ways = {"raw unnest": by_unnest, "enqueue_many() with keys": by_enqueue_many, "raw COPY": by_copy}
     cases: dict[str, Callable[[], float]] = {
         **{name: partial(bulk, url, rows, way) for name, way in ways.items()},
         **{
-            f"{peer.title}, with keys": partial(their_bulk, url, log, rows // peer.fewer, peer)
+            f"{peer.title}, with keys": partial(peer_bulk, url, log, rows // peer.divisor, peer)
             for peer in PEERS
         },
     }
     found = bench.take_turns(rounds, cases, "rows/s")
     print(bench.table(f"Enqueue {rows:,} at once", found, "rows/s", beside="raw unnest"))
-    print(f"{fewer(rows)}\n")
+    print(f"{fewer_jobs_line(rows)}\n")
 
 
 def main() -> None:

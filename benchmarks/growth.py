@@ -6,7 +6,7 @@
 Databases of ``benchmarks.ages`` stand side by side in one server: an empty one and one of each size,
 taking turns; of each size 50,000 other runs wait. In each, no-op runs are added and drained by the worker's
 own statements in batches of 100 on one connection, and by one real worker (``wakeboard tick``, default
-settings but for keeping everything). The CPU time that the server's process had for the statements is told
+settings but for keeping everything). The CPU time that the server's process had for the statements is printed
 as well: other work on the machine hardly changes it. What a turn wrote is removed before the next one. The
 added rows are as large as the largest of the past: smaller ones would fill what is left of its pages, one
 here and one there, as no steady load does.
@@ -17,7 +17,7 @@ are then drained at the same time, ``--abreast`` times: what slows one slows the
 Then, in a copy of the largest: a transaction holds a snapshot open for so many seconds, while the statements
 drain so many runs (or as many as they get through); then it ends, and they go on. Beside each turn there is
 one in the empty database, which no snapshot holds. Then the indexes duty makes its pass over indexes of
-``--floor`` MB or more, and each is built once more to tell its fresh size. At last the retention duty removes
+``--floor`` MB or more, and each is built once more for its fresh size. At last the retention duty removes
 what has expired there, switched on and off in turns.
 """
 
@@ -45,7 +45,10 @@ from wakeboard.maintenance.retention.sweep import RUNS
 COPY = "grown_copy"
 AFTER_SECONDS = 75
 KEEP_EVERYTHING = {"WAKEBOARD_KEEP_SUCCEEDED_DAYS": "0", "WAKEBOARD_KEEP_DEAD_DAYS": "0"}
-WAYS: Mapping[str, Way] = {"raw SQL in batches of 100": drains.raw, "one worker": drains.worker}
+WAYS: Mapping[str, Way] = {
+    "raw SQL in batches of 100": drains.raw_command,
+    "one worker": drains.worker_command,
+}
 _INDEXES = """
 SELECT indexrelid::regclass::text, pg_relation_size(indexrelid) / 1048576.0 FROM pg_index
 WHERE indrelid IN ('wakeboard.job_runs'::regclass, 'wakeboard.job_attempts'::regclass)
@@ -55,44 +58,44 @@ WHERE indrelid IN ('wakeboard.job_runs'::regclass, 'wakeboard.job_attempts'::reg
 def by_size(urls: dict[int, str], log: Path, runs: int, rounds: int) -> None:
     """Measure each size in turns, and print the tables."""
     last: dict[int, int] = {}
-    server: dict[str, list[float]] = {named(size): [] for size in urls}
+    server: dict[str, list[float]] = {size_label(size): [] for size in urls}
     for size, url in urls.items():
         with bench.session(url) as connection:
             last[size] = drains.last_run(connection)
 
     def case(size: int, way: Way) -> Callable[[], float]:
         def measure() -> float:
-            drains.clear(urls[size], last[size])
+            drains.remove_runs(urls[size], last[size])
             drained = drains.drain(urls[size], log, runs, way)
-            if way is drains.raw:
-                server[named(size)].append(float(drained.said) * 1e6 / runs)
+            if way is drains.raw_command:
+                server[size_label(size)].append(float(drained.output) * 1e6 / runs)
             return drained.rate
 
         return measure
 
     for title, way in WAYS.items():
-        cases = {named(size): case(size, way) for size in urls}
+        cases = {size_label(size): case(size, way) for size in urls}
         found = bench.take_turns(rounds, cases, "runs/s")
         print(
-            bench.table(f"Claim and finish, {title}", found, "runs/s", beside=named(ages.EMPTY)),
+            bench.table(f"Claim and finish, {title}", found, "runs/s", beside=size_label(ages.EMPTY)),
             flush=True,
         )
     title = "CPU of the server's session, claim and finish by statements"
-    print(bench.table(title, server, "µs a run", beside=named(ages.EMPTY)), flush=True)
+    print(bench.table(title, server, "µs a run", beside=size_label(ages.EMPTY)), flush=True)
     for size, url in urls.items():
-        drains.clear(url, last[size])
+        drains.remove_runs(url, last[size])
 
 
-def at_the_same_time(urls: Mapping[int, str], size: int, log: Path, runs: int, rounds: int) -> None:
+def drain_beside_empty(urls: Mapping[int, str], size: int, log: Path, runs: int, rounds: int) -> None:
     """Drain a size and the empty one at the same time, and print the rate of each."""
     both = urls[size], urls[ages.EMPTY]
     with bench.session(urls[size]) as connection:
         last = drains.last_run(connection)
 
     def measure(way: Way) -> list[float]:
-        drains.clear(urls[size], last)
-        drains.clear(urls[ages.EMPTY], 0)
-        return drains.abreast(both, log, runs, way)
+        drains.remove_runs(urls[size], last)
+        drains.remove_runs(urls[ages.EMPTY], 0)
+        return drains.drain_side_by_side(both, log, runs, way)
 
     for title, way in WAYS.items():
         pairs = []
@@ -100,15 +103,15 @@ def at_the_same_time(urls: Mapping[int, str], size: int, log: Path, runs: int, r
             pairs.append(measure(way))
             bench.say(f"round {number + 1}: {title} beside the empty one {pairs[-1][0] / pairs[-1][1]:.2f}")
         here, beside = zip(*pairs, strict=True)
-        found = {named(ages.EMPTY): beside, named(size): here}
+        found = {size_label(ages.EMPTY): beside, size_label(size): here}
         print(
-            bench.table(f"At the same time, {title}", found, "runs/s", beside=named(ages.EMPTY)),
+            bench.table(f"At the same time, {title}", found, "runs/s", beside=size_label(ages.EMPTY)),
             flush=True,
         )
-    drains.clear(urls[size], last)
+    drains.remove_runs(urls[size], last)
 
 
-def named(size: int) -> str:
+def size_label(size: int) -> str:
     """Return what a table calls a size."""
     return f"{size:,} finished runs" if size else "empty"
 
@@ -136,13 +139,13 @@ def index_pass(url: str, floor_mb: int) -> float:
     with rebuild.open_connection(url) as connection:
         current, floor_bytes = RebuildPass(), floor_mb * 1024**2
         rebuild.make_pass(connection, current, pause=threading.Event().wait, floor_bytes=floor_bytes)
-    for said in (current.waits, current.failed, current.missing_privilege):
-        if said:
-            bench.say(f"the pass left something: {said}")
+    for reason in (current.waits, current.failed, current.missing_privilege):
+        if reason:
+            bench.say(f"the pass left something: {reason}")
     return monotonic() - began
 
 
-def rebuilt(
+def rebuild_indexes(
     url: str, names: Sequence[str], floor_mb: int
 ) -> tuple[float, Mapping[str, float], Mapping[str, float]]:
     """Let the duty make its pass; return its seconds, the sizes then, and those of fresh ``names``, in MB."""
@@ -154,7 +157,7 @@ def rebuilt(
     return seconds, then, indexes(url)
 
 
-def under_a_snapshot(
+def churn_under_snapshot(
     urls: dict[int, str], size: int, log: Path, runs: int, churn: int, held: int, floor_mb: int
 ) -> None:
     """Churn under a held snapshot and after it, beside the empty database, and print how it went."""
@@ -162,9 +165,9 @@ def under_a_snapshot(
     began = monotonic()
 
     def turn() -> None:
-        here = drains.drain(urls[size], log, runs, drains.raw).rate
-        drains.clear(urls[ages.EMPTY], 0)
-        beside = drains.drain(urls[ages.EMPTY], log, runs, drains.raw).rate
+        here = drains.drain(urls[size], log, runs, drains.raw_command).rate
+        drains.remove_runs(urls[ages.EMPTY], 0)
+        beside = drains.drain(urls[ages.EMPTY], log, runs, drains.raw_command).rate
         pairs.append((monotonic() - began, here, beside))
         bench.say(f"{pairs[-1][0]:5.0f} s: {here:9,.0f} runs/s, empty {beside:9,.0f}")
 
@@ -182,7 +185,7 @@ def under_a_snapshot(
         turn()
     parts = {"before": pairs[:before], "held": pairs[before:during], "first minute after": pairs[during:]}
     drained = f"{(during - before) * runs:,}"
-    print(f"### {drained} runs drained while a snapshot is held for {held} s, {named(size)}\n")
+    print(f"### {drained} runs drained while a snapshot is held for {held} s, {size_label(size)}\n")
     print("| runs/s | median | first | last | of the empty table, median | smallest | first | last |")
     print("|---" + "|--:" * 7 + "|")
     for name, part in parts.items():
@@ -193,7 +196,7 @@ def under_a_snapshot(
               + " | " + " | ".join(f"{each:.2f}" for each in shares) + " |")  # fmt: skip
     grew = {name: (fresh[name], now) for name, now in indexes(urls[size]).items() if fresh[name] >= 0.1}
     most = dict(sorted(grew.items(), key=lambda one: -one[1][1] / one[1][0])[:6])
-    seconds, after, ideal = rebuilt(urls[size], list(most), floor_mb)
+    seconds, after, ideal = rebuild_indexes(urls[size], list(most), floor_mb)
     print(
         "\n| MB of an index | before | after | times | rebuilt | of a fresh one |\n|---|--:|--:|--:|--:|--:|"
     )
@@ -205,7 +208,7 @@ def under_a_snapshot(
     )
 
 
-def beside_retention(url: str, log: Path, runs: int, pairs: int) -> None:
+def drain_beside_retention(url: str, log: Path, runs: int, pairs: int) -> None:
     """Drain in turns with and without the retention duty at work, and print what it costs."""
     with bench.session(url) as connection:
         state.create(connection)
@@ -213,9 +216,9 @@ def beside_retention(url: str, log: Path, runs: int, pairs: int) -> None:
         sweeper = retention.Sweeper(url)
 
         def measured(is_on: bool) -> float:
-            retention.own(connection)
+            retention.take_pass(connection)
             (sweeper.is_on.set if is_on else sweeper.is_on.clear)()
-            return drains.drain(url, log, runs, drains.raw).rate
+            return drains.drain(url, log, runs, drains.raw_command).rate
 
         began = monotonic()
         cases = {"without": lambda: measured(False), "while it removes": lambda: measured(True)}
@@ -227,7 +230,7 @@ def beside_retention(url: str, log: Path, runs: int, pairs: int) -> None:
 
 
 @contextmanager
-def copied(folder: Path, size: int) -> Iterator[str]:
+def copy_of(folder: Path, size: int) -> Iterator[str]:
     """Yield the URL of a copy of a size's database, which goes at the end."""
     names = [sql.Identifier(name) for name in (COPY, ages.name_of(size))]
     admin = psycopg.connect(embedded.url(folder, user="postgres", database="postgres"), autocommit=True)
@@ -263,15 +266,17 @@ def main() -> None:
         if chosen.rounds:
             by_size(urls, log, chosen.runs, chosen.rounds)
         if chosen.abreast:
-            at_the_same_time(urls, max(chosen.sizes), log, chosen.runs, chosen.abreast)
+            drain_beside_empty(urls, max(chosen.sizes), log, chosen.runs, chosen.abreast)
         if chosen.churn or chosen.pairs:
             largest = max(chosen.sizes)
-            with copied(chosen.folder, largest) as copy:
+            with copy_of(chosen.folder, largest) as copy:
                 both = {ages.EMPTY: urls[ages.EMPTY], largest: copy}
                 if chosen.churn:
-                    under_a_snapshot(both, largest, log, chosen.runs, chosen.churn, chosen.held, chosen.floor)
+                    churn_under_snapshot(
+                        both, largest, log, chosen.runs, chosen.churn, chosen.held, chosen.floor
+                    )
                 if chosen.pairs:
-                    beside_retention(copy, log, chosen.runs, chosen.pairs)
+                    drain_beside_retention(copy, log, chosen.runs, chosen.pairs)
         print(f"{bench.machine(urls[ages.EMPTY])}\n")
 
 

@@ -2,16 +2,15 @@
 
     benchmarks/run latency [--runs 300] [--rounds 3]
 
-With NOTIFY, and by the poll alone. The handler sends the time at which it begins to a socket; both ends read
-the monotonic clock of the machine. The commit's time is taken when its answer has come. Between two runs is
-a pause in which everybody falls idle. Peers beside it, told by NOTIFY as well, their handlers
-in their own process; enqueued is with the statement that their own library sends.
+With NOTIFY, and by the poll alone. The handler sends the time of its start to a socket; both ends read the
+monotonic clock of the machine. The time of the commit is taken when its answer has come. A pause between two
+runs lets all processes fall idle. Peers are measured beside it, with NOTIFY too, their handlers in their own
+process; jobs are enqueued with the statement that their own library sends.
 """
 
 from __future__ import annotations
 
 import socket
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,8 +21,8 @@ from time import monotonic_ns, sleep
 
 import psycopg
 
-from benchmarks import bench
-from benchmarks.peer_programs import PEERS, Peer, ask, program
+from benchmarks import bench, programs
+from benchmarks.peer_programs import PEERS, Peer, program, run_peer
 from wakeboard import enqueue
 
 PAUSE_SECONDS = 0.03
@@ -33,9 +32,9 @@ Enqueue = Callable[[psycopg.Connection], object]
 
 
 @contextmanager
-def ear(folder: Path) -> Iterator[tuple[socket.socket, str]]:
-    """Yield a socket on which handlers tell when they began, and its address."""
-    address = folder / "ear"
+def start_socket(folder: Path) -> Iterator[tuple[socket.socket, str]]:
+    """Yield a socket to which handlers send the time of their start, and its address."""
+    address = folder / "socket"
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as opened:
         opened.bind(str(address))
         opened.settimeout(PATIENCE_SECONDS)
@@ -43,21 +42,7 @@ def ear(folder: Path) -> Iterator[tuple[socket.socket, str]]:
     address.unlink()
 
 
-@contextmanager
-def worker(command: list[str | Path], environment: dict[str, str], log: Path) -> Iterator[None]:
-    """Let a worker run meanwhile."""
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=output, start_new_session=True
-        )
-        try:
-            yield
-        finally:
-            process.terminate()
-            process.wait(20)
-
-
-def measure(url: str, heard: socket.socket, enqueue_one: Enqueue, runs: int) -> list[float]:
+def measure_delays(url: str, starts: socket.socket, enqueue_one: Enqueue, runs: int) -> list[float]:
     """Return the milliseconds from each commit to its handler's start; the first ones warm up."""
     found, first = [], min(WARM_UP, runs)
     with psycopg.connect(url, autocommit=True) as connection:
@@ -65,36 +50,36 @@ def measure(url: str, heard: socket.socket, enqueue_one: Enqueue, runs: int) -> 
             sleep(PAUSE_SECONDS)
             enqueue_one(connection)
             committed_ns = monotonic_ns()
-            found.append((int(heard.recv(64)) - committed_ns) / 1e6)
+            found.append((int(starts.recv(64)) - committed_ns) / 1e6)
     return found[first:]
 
 
-def untold(url: str, folder: Path, runs: int) -> list[float]:
-    """Measure a worker of ours that nobody tells of new runs."""
+def measure_poll(url: str, folder: Path, runs: int) -> list[float]:
+    """Measure a worker of ours without NOTIFY."""
     with bench.without_triggers(url):
-        return ours(url, folder, runs)
+        return measure_wakeboard(url, folder, runs)
 
 
-def ours(url: str, folder: Path, runs: int) -> list[float]:
+def measure_wakeboard(url: str, folder: Path, runs: int) -> list[float]:
     """Measure a worker of ours with its default settings."""
-    with ear(folder) as (heard, address):
-        environment = bench.environment(url) | {"EAR": address}
-        command: list[str | Path] = [sys.executable, "-m", "wakeboard", "worker", "--app", "latency_app"]
-        with worker(command, environment, folder / "log"):
-            return measure(url, heard, lambda connection: enqueue(connection, "told"), runs)
+    with start_socket(folder) as (starts, address):
+        environment = bench.environment(url) | {"START_SOCKET": address}
+        command = [sys.executable, "-m", "wakeboard", "worker", "--app", "latency_app"]
+        with programs.running(command, environment, folder / "log"):
+            return measure_delays(url, starts, lambda connection: enqueue(connection, "report_start"), runs)
 
 
-def theirs(url: str, folder: Path, runs: int, peer: Peer) -> list[float]:
+def measure_peer(url: str, folder: Path, runs: int, peer: Peer) -> list[float]:
     """Measure a worker of a peer's."""
-    (told,) = ask(peer, url, folder / "log", "prepare", 0)
+    (prepared,) = run_peer(peer, url, folder / "log", "prepare", 0)
     with (
-        ear(folder) as (heard, address),
-        worker(program(peer, url, "serve", address), {}, folder / "log"),
+        start_socket(folder) as (starts, address),
+        programs.running(program(peer, url, "serve", address), {}, folder / "log"),
     ):
-        return measure(url, heard, lambda connection: connection.execute(told["enqueue"]), runs)
+        return measure_delays(url, starts, lambda connection: connection.execute(prepared["enqueue"]), runs)
 
 
-def tell(title: str, found: dict[str, list[float]]) -> None:
+def print_times(title: str, found: dict[str, list[float]]) -> None:
     """Print p50, p95, p99 and the largest of each case."""
     print(f"### {title}\n")
     print("| milliseconds | p50 | p95 | p99 | largest |\n|---|--:|--:|--:|--:|")
@@ -108,16 +93,19 @@ def main() -> None:
     chosen = bench.options(__doc__ or "", runs=300, rounds=3)
     with bench.server() as (url, folder):
         cases: dict[str, Callable[[], Sequence[float]]] = {
-            "Wakeboard, NOTIFY": partial(ours, url, folder, chosen.runs),
-            **{f"{peer.title}, NOTIFY": partial(theirs, url, folder, chosen.runs, peer) for peer in PEERS},
-            "Wakeboard, the poll alone (2 s)": partial(untold, url, folder, 10),
+            "Wakeboard, NOTIFY": partial(measure_wakeboard, url, folder, chosen.runs),
+            **{
+                f"{peer.title}, NOTIFY": partial(measure_peer, url, folder, chosen.runs, peer)
+                for peer in PEERS
+            },
+            "Wakeboard, the poll alone (2 s)": partial(measure_poll, url, folder, 10),
         }
         found: dict[str, list[float]] = {name: [] for name in cases}
         for number in range(chosen.rounds):
             for name, case in cases.items():
                 found[name] += case()
                 bench.say(f"round {number + 1}: {name}")
-        tell(f"Pick-up by an idle worker, {chosen.rounds} rounds of {chosen.runs:,} runs", found)
+        print_times(f"Pick-up by an idle worker, {chosen.rounds} rounds of {chosen.runs:,} runs", found)
         print(f"\n{bench.machine(url)}\n")
 
 

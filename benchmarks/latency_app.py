@@ -1,4 +1,4 @@
-"""The handler of the latency benchmark: tells when it began."""
+"""The handler of the latency benchmark: sends the time of its start."""
 
 import os
 import socket
@@ -6,10 +6,10 @@ from time import monotonic_ns
 
 from wakeboard import Context, job
 
-_told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+_sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
 
 
-@job("told")
-def told(ctx: Context) -> None:
-    """Send the time to whoever measures."""
-    _told.sendto(b"%d" % monotonic_ns(), os.environ["EAR"])
+@job("report_start")
+def report_start(ctx: Context) -> None:
+    """Send the time to the benchmark."""
+    _sender.sendto(b"%d" % monotonic_ns(), os.environ["START_SOCKET"])

@@ -39,11 +39,11 @@ def types(count: int) -> str:
     return f"{count:,} type{'s' if count > 1 else ''}"
 
 
-def ours(
+def drain_shared(
     url: str, log: Path, runs: int, count: int, workers: int, command: Sequence[str], shares: list[float]
 ) -> float:
     """Return the runs per second; ``shares`` gains that of the worker that had least."""
-    rate = throughput.ours(url, log, runs, workers, command, backlogs.names(count))
+    rate = throughput.drain_runs(url, log, runs, workers, command, backlogs.type_names(count))
     with bench.session(url) as connection:
         shares.append(backlogs.least_share(connection, workers))
     return rate
@@ -54,18 +54,22 @@ def cases(
 ) -> dict[str, Callable[[], float]]:
     """Return what is measured with ``count`` types and so many workers; see ``ours`` for ``shares``."""
     commands = {
-        RAW: raw.command(url, types=backlogs.names(count)),
-        OURS: backlogs.worker("tick", count),
+        RAW: raw.command(url, types=backlogs.type_names(count)),
+        OURS: backlogs.worker_command("tick", count),
     }
     found: dict[str, Callable[[], float]] = {}
     for subject, command in commands.items():
         name = case(subject, count, workers)
-        found[name] = partial(ours, url, log, runs, count, workers, command, shares.setdefault(name, []))
-    theirs = partial(throughput.theirs, url, log, runs, workers, PGQUEUER, types=count)
+        found[name] = partial(
+            drain_shared, url, log, runs, count, workers, command, shares.setdefault(name, [])
+        )
+    theirs = partial(throughput.drain_peer, url, log, runs, workers, PGQUEUER, types=count)
     return {**found, case(THEIRS, count, workers): theirs}
 
 
-def tell(found: Mapping[str, Sequence[float]], shares: Shares, numbers: Sequence[int], workers: int) -> None:
+def print_tables(
+    found: Mapping[str, Sequence[float]], shares: Shares, numbers: Sequence[int], workers: int
+) -> None:
     """Print a table of each subject, and how ours stands beside the others."""
     for subject in SUBJECTS:
         rates = {types(count): found[case(subject, count, workers)] for count in numbers}
@@ -110,7 +114,7 @@ def main() -> None:
         found = bench.take_turns(chosen.rounds, all_, "runs/s")
         print(f"{chosen.runs:,} no-op runs a round, {chosen.rounds} rounds.\n")
         for workers in (1, 2):
-            tell(found, shares, numbers, workers)
+            print_tables(found, shares, numbers, workers)
         print(bench.machine(url))
 
 

@@ -4,11 +4,11 @@
 
 **Quick beside slow.** Nine of ten runs wait 1 ms, the tenth 200 ms, as for an answer from elsewhere (a sleep:
 to compute so long would measure how two cores are shared out). First ``--runs`` of them are due at once, and
-told is how many end a second; then as many are enqueued one after the other, so fast that half of the slots
-are busy, and told is how long quick ones wait from their due moment to their start. A worker has its default
-slots. Raw SQL is as many connections, each of which claims one run, sleeps and finishes it. PgQueuer sleeps
-in as many threads, as it advises for handlers that block; where its handlers await instead, all that it has
-in hand wait at once, which no number of slots limits.
+printed is how many end a second; then as many are enqueued one after the other, so fast that half of the
+slots are busy, and printed is how long quick ones wait from their due moment to their start. A worker has its
+default slots. Raw SQL is as many connections, each of which claims one run, sleeps and finishes it. PgQueuer
+sleeps in as many threads, as it advises for handlers that block; where its handlers await instead, all that
+it has in hand wait at once, which no number of slots limits.
 
 **A busy machine.** ``--noops`` no-op runs; 5 s after the first has ended every core is given a busy loop for
 3 s, each in a session of its own. Told are the runs that ended in each half second, and after how many
@@ -34,11 +34,10 @@ from time import monotonic, sleep, time
 
 import psycopg
 
-from benchmarks import backlogs, bench, raw, throughput
+from benchmarks import backlogs, bench, programs, raw, throughput
 from benchmarks.backlogs import Moments
-from benchmarks.latency import tell as tell_times
-from benchmarks.latency import worker
-from benchmarks.peer_programs import PGQUEUER, ask, program
+from benchmarks.latency import print_times
+from benchmarks.peer_programs import PGQUEUER, program, run_peer
 from tests.support.processes import wait_until
 from wakeboard import enqueue
 
@@ -46,7 +45,7 @@ TYPES, SLOTS = 20, backlogs.SLOTS
 # Of one run of ten; how many of both kinds the slots can make in a second at best.
 MEAN_SECONDS = 0.9 * raw.QUICK_SECONDS + 0.1 * raw.SLOW_SECONDS
 MOST = SLOTS / MEAN_SECONDS
-# Until everybody is ready; from one run to the next, so that half of the slots are busy.
+# Until all programs are ready; from one run to the next, so that half of the slots are busy.
 READY_SECONDS, SPREAD_SECONDS = 3.0, 2 * MEAN_SECONDS / SLOTS
 # Of quick runs, in milliseconds, without the one that was there from the first.
 WAITS = """SELECT extract(epoch FROM started_at - due_at)::float8 * 1000 FROM wakeboard.job_attempts
@@ -65,12 +64,14 @@ THREADS, AWAITS = f"PgQueuer, {SLOTS} threads", "PgQueuer, awaiting"
 
 def mixed_cases(url: str, log: Path, runs: int) -> dict[str, Callable[[], float]]:
     """Return who drains quick runs and slow ones."""
-    types = backlogs.names(TYPES)
-    command = backlogs.worker("tick", TYPES, app="mixed_app")
-    theirs = partial(throughput.theirs, url, log, runs, 1, PGQUEUER, types=TYPES)
+    types = backlogs.type_names(TYPES)
+    command = backlogs.worker_command("tick", TYPES, app="mixed_app")
+    theirs = partial(throughput.drain_peer, url, log, runs, 1, PGQUEUER, types=TYPES)
     return {
-        RAW: partial(throughput.ours, url, log, runs, SLOTS, raw.command(url, "mixed", 1, types), types),
-        OURS: partial(throughput.ours, url, log, runs, 1, command, types),
+        RAW: partial(
+            throughput.drain_runs, url, log, runs, SLOTS, raw.command(url, "mixed", 1, types), types
+        ),
+        OURS: partial(throughput.drain_runs, url, log, runs, 1, command, types),
         THREADS: partial(theirs, threads=SLOTS),
         AWAITS: partial(theirs, threads=-1),
     }
@@ -80,14 +81,14 @@ def wait_cases(url: str, log: Path, runs: int) -> dict[str, Callable[[], list[fl
     """Return who is given runs bit by bit; each case returns the milliseconds that quick ones waited."""
     return {
         RAW: partial(raw_waits, url, log, runs),
-        OURS: partial(our_waits, url, log, runs),
-        THREADS: partial(their_waits, url, log, runs, SLOTS),
-        AWAITS: partial(their_waits, url, log, runs, -1),
+        OURS: partial(wakeboard_waits, url, log, runs),
+        THREADS: partial(pgqueuer_waits, url, log, runs, SLOTS),
+        AWAITS: partial(pgqueuer_waits, url, log, runs, -1),
     }
 
 
 def feed(url: str, runs: int, enqueue_one: Callable[[psycopg.Connection, int], object]) -> None:
-    """Enqueue runs one after the other, once everybody is ready."""
+    """Enqueue runs one after the other, once all programs are ready."""
     with psycopg.connect(url, autocommit=True) as connection:
         began = monotonic() + READY_SECONDS
         for number in range(runs):
@@ -100,64 +101,65 @@ def last_due_seconds(runs: int) -> int:
     return round(READY_SECONDS + runs * SPREAD_SECONDS + 2)
 
 
-def waited(url: str, runs: int, drain: Callable[[psycopg.Connection], None]) -> list[float]:
-    """Let ``drain`` meet a table in which the last run waits; return what the rows tell of the quick ones."""
+def measure_waits(url: str, runs: int, drain: Callable[[psycopg.Connection], None]) -> list[float]:
+    """Call ``drain`` on a table in which the last run waits; return how long quick runs waited."""
     with bench.session(url) as connection:
         due = f"now() + interval '{last_due_seconds(runs)} s'"
-        throughput.fill(connection, 1, due, backlogs.names(TYPES))
+        throughput.fill(connection, 1, due, backlogs.type_names(TYPES))
         drain(connection)
         throughput.rate(connection, runs + 1)
         return [wait for (wait,) in connection.execute(WAITS)]
 
 
-def feed_ours(url: str, runs: int) -> None:
+def feed_runs(url: str, runs: int) -> None:
     """Enqueue runs as a program does."""
-    types = backlogs.names(TYPES)
+    types = backlogs.type_names(TYPES)
     feed(url, runs, lambda connection, n: enqueue(connection, types[n % TYPES], {"n": n}))
 
 
-def our_waits(url: str, log: Path, runs: int) -> list[float]:
+def wakeboard_waits(url: str, log: Path, runs: int) -> list[float]:
     """Feed a worker of ours."""
 
     def drain(connection: psycopg.Connection) -> None:
-        with worker(list(backlogs.worker("worker", TYPES, app="mixed_app")), bench.environment(url), log):
-            feed_ours(url, runs)
+        command = backlogs.worker_command("worker", TYPES, app="mixed_app")
+        with programs.running(command, bench.environment(url), log):
+            feed_runs(url, runs)
             backlogs.wait_until_drained(connection, PATIENCE_SECONDS)
 
-    return waited(url, runs, drain)
+    return measure_waits(url, runs, drain)
 
 
 def raw_waits(url: str, log: Path, runs: int) -> list[float]:
     """Feed plain loops."""
-    loops = [raw.command(url, "mixed", 1, backlogs.names(TYPES))] * SLOTS
+    loops = [raw.command(url, "mixed", 1, backlogs.type_names(TYPES))] * SLOTS
 
     def drain(_connection: psycopg.Connection) -> None:
         with ThreadPoolExecutor(1) as beside:
-            ended = beside.submit(bench.together, loops, url, log)
-            feed_ours(url, runs)
+            ended = beside.submit(bench.run_together, loops, url, log)
+            feed_runs(url, runs)
             ended.result()
 
-    return waited(url, runs, drain)
+    return measure_waits(url, runs, drain)
 
 
-def their_waits(url: str, log: Path, runs: int, threads: int) -> list[float]:
+def pgqueuer_waits(url: str, log: Path, runs: int, threads: int) -> list[float]:
     """Feed PgQueuer."""
-    types = backlogs.names(TYPES)
-    (told,) = ask(PGQUEUER, url, log, "prepare", 1, types=TYPES, lead=1000 * last_due_seconds(runs))
+    types = backlogs.type_names(TYPES)
+    (prepared,) = run_peer(PGQUEUER, url, log, "prepare", 1, types=TYPES, lead=1000 * last_due_seconds(runs))
 
     def enqueue_one(connection: psycopg.Connection, number: int) -> None:
-        connection.execute(told["enqueue"].replace("'noop'", f"'{types[number % TYPES]}'").encode())
+        connection.execute(prepared["enqueue"].replace("'noop'", f"'{types[number % TYPES]}'").encode())
 
     with ThreadPoolExecutor(1) as beside:
         how = {"types": TYPES, "threads": threads}
-        drained = beside.submit(ask, PGQUEUER, url, log, "drain", PGQUEUER.ahead, **how)
+        drained = beside.submit(run_peer, PGQUEUER, url, log, "drain", PGQUEUER.ahead, **how)
         feed(url, runs, enqueue_one)
         found = drained.result()
-    throughput.their_rate(PGQUEUER, runs + 1, found)
+    throughput.peer_rate(PGQUEUER, runs + 1, found)
     return list(found[0]["waits"][:-1])
 
 
-def be_busy() -> None:
+def keep_cores_busy() -> None:
     """Let every core be busy with something else for a while, and wait for the end of that."""
     command = [sys.executable, "-c", LOOP]
     for loop in [subprocess.Popen(command, start_new_session=True) for _ in range(cpu_count() or 1)]:
@@ -169,7 +171,7 @@ def disturb(connection: psycopg.Connection, under_way: str) -> float:
     wait_until(lambda: connection.execute(under_way.encode()).fetchone(), PATIENCE_SECONDS)
     sleep(BEFORE_SECONDS)
     began = time()
-    be_busy()
+    keep_cores_busy()
     sleep(AFTER_SECONDS)
     return began
 
@@ -183,45 +185,45 @@ def by_steps(found: Moments, began: float, runs: int) -> list[int]:
     return [last - first for first, last in pairwise(edges)]
 
 
-def disturbed(url: str, log: Path, noops: int, command: Sequence[str]) -> list[int]:
+def disturb_runs(url: str, log: Path, noops: int, command: Sequence[str]) -> list[int]:
     """Disturb what drains our table."""
     with bench.session(url) as connection:
-        throughput.fill(connection, noops, types=backlogs.names(TYPES))
-        with worker(list(command), bench.environment(url), log):
+        throughput.fill(connection, noops, types=backlogs.type_names(TYPES))
+        with programs.running(command, bench.environment(url), log):
             began = disturb(connection, "SELECT 1 FROM wakeboard.job_attempts LIMIT 1")
-        return by_steps(backlogs.moments(connection), began, noops)
+        return by_steps(backlogs.read_moments(connection), began, noops)
 
 
-def ours_disturbed(url: str, log: Path, noops: int) -> list[int]:
+def disturb_worker(url: str, log: Path, noops: int) -> list[int]:
     """Disturb a worker of ours."""
-    counts = disturbed(url, log, noops, backlogs.worker("worker", TYPES))
+    counts = disturb_runs(url, log, noops, backlogs.worker_command("worker", TYPES))
     with bench.session(url) as connection:
         if odd := connection.execute(ODD).fetchall():
             raise SystemExit(f"not a result: some runs are {odd}")
     return counts
 
 
-def raw_disturbed(url: str, log: Path, noops: int) -> list[int]:
+def disturb_raw(url: str, log: Path, noops: int) -> list[int]:
     """Disturb a plain loop."""
-    return disturbed(url, log, noops, raw.command(url, types=backlogs.names(TYPES)))
+    return disturb_runs(url, log, noops, raw.command(url, types=backlogs.type_names(TYPES)))
 
 
-def theirs_disturbed(url: str, log: Path, noops: int) -> list[int]:
+def disturb_pgqueuer(url: str, log: Path, noops: int) -> list[int]:
     """Disturb PgQueuer."""
-    ask(PGQUEUER, url, log, "prepare", noops, types=TYPES)
+    run_peer(PGQUEUER, url, log, "prepare", noops, types=TYPES)
     with bench.session(url) as connection:
         connection.execute("CHECKPOINT")
         command = program(PGQUEUER, url, "drain", PGQUEUER.ahead, types=TYPES)
-        with worker(command, bench.environment(url), log):
+        with programs.running(command, bench.environment(url), log):
             under_way = "SELECT 1 FROM wakeboard.pgqueuer_log WHERE status = 'successful' LIMIT 1"
             began = disturb(connection, under_way)
-        return by_steps(backlogs.pgqueuer_moments(connection), began, noops)
+        return by_steps(backlogs.read_pgqueuer_moments(connection), began, noops)
 
 
 DISTURBED: Mapping[str, Callable[[str, Path, int], list[int]]] = {
-    "Wakeboard, 1 worker": ours_disturbed,
-    "raw SQL, 1 connection": raw_disturbed,
-    "PgQueuer, 1 process": theirs_disturbed,
+    "Wakeboard, 1 worker": disturb_worker,
+    "raw SQL, 1 connection": disturb_raw,
+    "PgQueuer, 1 process": disturb_pgqueuer,
 }
 
 
@@ -242,12 +244,12 @@ def back_after(counts: Sequence[int]) -> float:
     return STEP * next(good, float("inf"))
 
 
-def told_back(seconds: float) -> str:
+def format_back(seconds: float) -> str:
     """Return in words how long it took until the old rate was back."""
     return f"{seconds:.1f}" if isfinite(seconds) else f"more than {AFTER_SECONDS:g}"
 
 
-def tell_disturbed(found: Mapping[str, Sequence[Sequence[int]]], noops: int) -> None:
+def print_disturbed(found: Mapping[str, Sequence[Sequence[int]]], noops: int) -> None:
     """Print the runs of each half second, and when the old rate was back."""
     print(f"### A busy machine: {noops:,} no-op runs of {TYPES} types, runs that ended in each half second\n")
     print(f"| from second | | {' | '.join(found)} |\n|--:|---{'|--:' * len(found)}|")
@@ -264,9 +266,9 @@ def tell_disturbed(found: Mapping[str, Sequence[Sequence[int]]], noops: int) -> 
         last = first + int(BUSY_SECONDS / STEP)
         meanwhile = median(sum(counts[first:last]) / BUSY_SECONDS for counts in rounds)
         backs = [back_after(counts) for counts in rounds]
-        each = ", ".join(map(told_back, backs))
+        each = ", ".join(map(format_back, backs))
         before = median(map(old_rate, rounds))
-        print(f"| {name} | {before:,.0f} | {meanwhile:,.0f} | {told_back(median(backs))} | {each} |")
+        print(f"| {name} | {before:,.0f} | {meanwhile:,.0f} | {format_back(median(backs))} | {each} |")
     print()
 
 
@@ -283,19 +285,19 @@ def main() -> None:
                 found = measure()
                 waits.setdefault(name, []).extend(found)
                 bench.say(f"round {number + 1}: {name:30} quick runs wait {median(found):.1f} ms")
-            for name, disturbed in DISTURBED.items():
-                counts.setdefault(name, []).append(disturbed(url, log, chosen.noops))
-                back = told_back(back_after(counts[name][-1]))
+            for name, disturb_case in DISTURBED.items():
+                counts.setdefault(name, []).append(disturb_case(url, log, chosen.noops))
+                back = format_back(back_after(counts[name][-1]))
                 bench.say(f"round {number + 1}: {name:30} back within {back} s")
         title = f"Quick beside slow: {chosen.runs:,} runs of {TYPES} types, due at once"
         print(bench.table(title, rates, "runs/s", beside=RAW))
         print(f"{SLOTS} slots make {MOST:.1f} runs/s at most.\n")
-        tell_times(
+        print_times(
             f"Quick beside slow: one enqueued every {1000 * SPREAD_SECONDS:.0f} ms, how long quick ones wait",
             waits,
         )
         print()
-        tell_disturbed(counts, chosen.noops)
+        print_disturbed(counts, chosen.noops)
         print(bench.machine(url))
 
 

@@ -24,17 +24,14 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from http.client import HTTPConnection
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from time import perf_counter
 
 import psycopg
 
-from benchmarks import ages, bench, rest
+from benchmarks import ages, bench, programs
 from tests.support.every_page import Filling, addresses, is_page
-from tests.support.processes import free_port, wait_until
-from wakeboard.accounts import sessions, users
 from wakeboard.config.settings import Settings
-from wakeboard.core.states import Role
 from wakeboard_dashboard import create_app
 from wakeboard_dashboard.queries.filters import Cursor
 from wakeboard_dashboard.web.connection import FRESH_COOKIE
@@ -42,7 +39,6 @@ from wakeboard_dashboard.web.connection import FRESH_COOKIE
 P95_MS, TOGETHER_P95_MS, SEARCH_P95_MS, GROWTH = 100, 800, 300, 2
 # An answer that is under half as long is another page: it has few rows instead of fifty, or few runs in each.
 SAME = 0.5
-PERSON = "benchmark"
 # So old may the newest runs be: many windows show the last hour.
 NEWEST = timedelta(minutes=30)
 # Exports, and the questions of verbs for all that match: those judge up to 100,000 runs.
@@ -105,16 +101,11 @@ class Times:
     @property
     def p95(self) -> float:
         """The time that one in twenty passed."""
-        return p95(self.warm)
+        return bench.p95(self.warm)
 
 
-def p95(times: Sequence[float]) -> float:
-    """Return the time that one in twenty passed."""
-    return quantiles(times, n=20, method="inclusive")[-1]
-
-
-class NoPage(SystemExit):
-    """The answer was no page; unless somebody tells it otherwise, nothing here is a result."""
+class PageError(SystemExit):
+    """The answer was no page: unless it is caught, there is no result."""
 
 
 class Browser:
@@ -148,22 +139,20 @@ class Browser:
             raise
         took = (perf_counter() - began) * 1000
         if answer.status not in (200, 303, 304):
-            raise NoPage(f"not a result: {address} answered {answer.status}")
+            raise PageError(f"not a result: {address} answered {answer.status}")
         return took
 
 
 @contextmanager
 def dashboard(url: str, log: Path) -> Iterator[tuple[int, str]]:
     """Run a dashboard meanwhile; yield its port and the cookie of an admin."""
-    port = free_port()
-    with rest.running(["web", "--bind", f"127.0.0.1:{port}"], url, log):
-        wait_until(lambda: rest.answers(port), 30)
+    with programs.running_dashboard(url, log) as (port, _):
         with bench.session(url) as connection:
-            cookie = sessions.open_session(connection, PERSON, Role.ADMIN)
-            yield port, f"wakeboard_{users.install_id(connection)}={cookie}"
+            cookie = programs.session_cookie(connection)
+        yield port, cookie
 
 
-def things(connection: psycopg.Connection) -> Filling:
+def address_values(connection: psycopg.Connection) -> Filling:
     """Return what stands in the addresses of this database."""
     found = {name: connection.execute(query.encode()).fetchall() for name, query in _THINGS.items()}
     return Filling({name: [str(row[0]) for row in rows] for name, rows in found.items()})
@@ -173,7 +162,7 @@ def every_address(url: str) -> dict[str, list[str]]:
     """Return, by rule, the addresses of pages, fragments and twins; searches under the rule ``search``."""
     app = create_app(Settings.load({"database_url": url}, environ={}))
     with bench.session(url) as connection:
-        found = addresses(app, things(connection))
+        found = addresses(app, address_values(connection))
         query = """SELECT (SELECT id / 2 FROM wakeboard.job_runs WHERE status = 'succeeded'
                 ORDER BY status DESC, id DESC LIMIT 1),
             (SELECT count(*) / 10 FROM wakeboard.audit_log)"""
@@ -190,25 +179,26 @@ def every_address(url: str) -> dict[str, list[str]]:
 
 
 def in_turns(
-    browsers: Mapping[int, Browser], asked: Mapping[int, Mapping[str, Sequence[str]]], requests: int
+    browsers: Mapping[int, Browser], addresses_of: Mapping[int, Mapping[str, Sequence[str]]], requests: int
 ) -> dict[str, dict[int, Times]]:
     """Ask for every address of each size in turns; return the times by rule, of its slowest address."""
     found: dict[str, dict[int, Times]] = {}
-    for place, rule in enumerate(asked[min(asked)]):
+    for place, rule in enumerate(addresses_of[min(addresses_of)]):
         slowest: dict[int, Times] = {}
-        for number in range(len(asked[min(asked)][rule])):
+        for number in range(len(addresses_of[min(addresses_of)][rule])):
             times = {
-                size: Times(browser.ask(asked[size][rule][number])) for size, browser in browsers.items()
+                size: Times(browser.ask(addresses_of[size][rule][number]))
+                for size, browser in browsers.items()
             }
             for _ in range(requests):
                 for size, browser in browsers.items():
-                    times[size].warm.append(browser.ask(asked[size][rule][number]))
+                    times[size].warm.append(browser.ask(addresses_of[size][rule][number]))
                     times[size].length = browser.length
             if not slowest or times[max(times)].p50 > slowest[max(times)].p50:
                 slowest = times
         found[rule] = slowest
         if place % 25 == 24:
-            bench.say(f"{place + 1} of {len(asked[min(asked)])} addresses")
+            bench.say(f"{place + 1} of {len(addresses_of[min(addresses_of)])} addresses")
     return found
 
 
@@ -238,13 +228,16 @@ def at_once(
     return found
 
 
-def tell(found: Mapping[str, Mapping[int, Times]], title: str, most_ms: float) -> None:
+def print_times(found: Mapping[str, Mapping[int, Times]], title: str, most_ms: float) -> None:
     """Print how many keep the promise, and the times of all, the slowest at the largest size first."""
     sizes = sorted(next(iter(found.values())))
     small, large = sizes[0], sizes[-1]
     slow = [rule for rule, times in found.items() if times[large].p95 > most_ms]
     print(f"### {title}\n\n{len(found)} of them; p95 over {most_ms} ms at {large:,} runs: {len(slow)};")
-    print("".join(_grew(found, size, large) for size in sizes[:-1][:2]), end="the slowest come first:\n\n")
+    print(
+        "".join(_growth_line(found, size, large) for size in sizes[:-1][:2]),
+        end="the slowest come first:\n\n",
+    )
     columns = " | ".join(f"{size:,}" for size in sizes)
     print(f"| milliseconds | p50 at {columns} | p95 | first | grew | answer |")
     print("|---" + "|--:" * (len(sizes) + 4) + "|")
@@ -252,28 +245,28 @@ def tell(found: Mapping[str, Mapping[int, Times]], title: str, most_ms: float) -
         times, last = found[rule], found[rule][large]
         cells = [*(times[size].p50 for size in sizes), last.p95, last.first]
         shown = " | ".join(f"{each:.1f}" for each in cells)
-        shares = f"{last.p50 / times[small].p50:.2f} | {_answer(times, small, large):.2f}"
+        shares = f"{last.p50 / times[small].p50:.2f} | {_answer_share(times, small, large):.2f}"
         print(f"| `{rule}` | {shown} | {shares} |")
     print()
 
 
-def _grew(found: Mapping[str, Mapping[int, Times]], small: int, large: int) -> str:
+def _growth_line(found: Mapping[str, Mapping[int, Times]], small: int, large: int) -> str:
     """Return how many take over GROWTH times as long at ``large``, of which how many are the same page."""
     grew = [times for times in found.values() if times[large].p50 > GROWTH * times[small].p50]
-    same = sum(_answer(times, small, large) >= SAME for times in grew)
+    same = sum(_answer_share(times, small, large) >= SAME for times in grew)
     return f"median over {GROWTH} times that at {small:,}: {len(grew)}, of which {same} show as much there;\n"
 
 
-def _answer(times: Mapping[int, Times], small: int, large: int) -> float:
+def _answer_share(times: Mapping[int, Times], small: int, large: int) -> float:
     """Return how long the answer at ``small`` is, of that at ``large``."""
     return times[small].length / max(1, times[large].length)
 
 
-def tell_together(found: Mapping[str, Sequence[float]], clients: int, size: int) -> None:
+def print_at_once(found: Mapping[str, Sequence[float]], clients: int, size: int) -> None:
     """Print how the pages did with many clients."""
     every = [took for each in found.values() for took in each]
     print(f"### {clients} clients at once over {len(found)} pages, {size:,} runs\n")
-    print(f"p50 {median(every):.0f} ms, p95 {p95(every):.0f} ms (wanted: at most {TOGETHER_P95_MS}), ")
+    print(f"p50 {median(every):.0f} ms, p95 {bench.p95(every):.0f} ms (wanted: at most {TOGETHER_P95_MS}), ")
     print(f"largest {max(every):.0f} ms.\n")
     print("| milliseconds | p50 | largest |\n|---|--:|--:|")
     for page in sorted(found, key=lambda page: -median(found[page]))[:10]:
@@ -290,21 +283,23 @@ def main() -> None:
     chosen = parser.parse_args()
     with ages.server(chosen.folder, chosen.sizes, newest=NEWEST) as urls, ExitStack() as running:
         log = chosen.folder / "dashboard.log"
-        asked = {size: every_address(urls[size]) for size in chosen.sizes}
-        asked = {size: {r: a for r, a in each.items() if chosen.only in r} for size, each in asked.items()}
+        addresses_of = {size: every_address(urls[size]) for size in chosen.sizes}
+        addresses_of = {
+            size: {r: a for r, a in each.items() if chosen.only in r} for size, each in addresses_of.items()
+        }
         open_at = {size: running.enter_context(dashboard(urls[size], log)) for size in chosen.sizes}
-        found = in_turns({size: Browser(*at) for size, at in open_at.items()}, asked, chosen.requests)
+        found = in_turns({size: Browser(*at) for size, at in open_at.items()}, addresses_of, chosen.requests)
         searches = {rule: times for rule, times in found.items() if rule.startswith("search ")}
         pages = {rule: times for rule, times in found.items() if rule not in searches}
-        tell(pages, "Pages, fragments and twins, one request at a time", P95_MS)
+        print_times(pages, "Pages, fragments and twins, one request at a time", P95_MS)
         if searches:
-            tell(searches, "Searches, of 20,000 runs a request", SEARCH_P95_MS)
+            print_times(searches, "Searches, of 20,000 runs a request", SEARCH_P95_MS)
         largest = max(chosen.sizes)
         whole = [rule for rule in pages if is_page(rule.partition("?")[0]) and not set("<{") & set(rule)]
         if chosen.clients and whole:
-            addressed = [asked[largest][rule][0] for rule in whole]
+            addressed = [addresses_of[largest][rule][0] for rule in whole]
             together = at_once(*open_at[largest], addressed, chosen.clients, 2 * chosen.requests)
-            tell_together(together, chosen.clients, largest)
+            print_at_once(together, chosen.clients, largest)
         print(bench.machine(urls[largest]))
 
 

@@ -64,7 +64,7 @@ def is_slow(job_type: str) -> bool:
     return job_type.endswith("9")
 
 
-class Raw:
+class RawWorker:
     """One connection that claims up to ``batch`` runs of ``types`` and finishes them."""
 
     def __init__(self, connection: psycopg.Connection, batch: int, types: Sequence[str]) -> None:
@@ -74,7 +74,7 @@ class Raw:
         self.types = list(types)
         self._batch = batch
         self._cursor = psycopg.RawCursor(connection)
-        self._claim_cursor, self._rounds, self._has_told = ClaimCursor(), 0, False
+        self._claim_cursor, self._rounds, self._has_failed = ClaimCursor(), 0, False
 
     def ask(self, statement: str, values: Sequence[object]) -> Rows:
         """Send a prepared statement and return its rows."""
@@ -121,14 +121,14 @@ class Raw:
     def fail(self, runs: Sequence[Run]) -> None:
         """Fail runs of one type for good; the first time with the words of their group, as the worker."""
         group = group_of(runs[0].job_type, CODE, MESSAGE, TRACEBACK)
-        tells, self._has_told = not self._has_told, True
+        is_first, self._has_failed = not self._has_failed, True
 
         def values(held: Sequence[Run]) -> Sequence[object]:
             n = len(held)
             zeros, none = [0.0] * n, [None] * n
-            told = ([group.template] * n, [group.frame] * n) if tells else (none, none)
+            words_of_group = ([group.template] * n, [group.frame] * n) if is_first else (none, none)
             words = (["failed"] * n, [CODE] * n, [MESSAGE] * n, [True] * n, zeros, [TRACEBACK] * n)
-            return (zeros, zeros, *words, none, none, *_rules(n), [group.id] * n, *told)
+            return (zeros, zeros, *words, none, none, *_rules(n), [group.id] * n, *words_of_group)
 
         self._end(endings.FAIL, runs, values)
 
@@ -152,7 +152,7 @@ def _rules(count: int) -> tuple[list[int], list[float]]:
     return [10] * count, [300.0] * count
 
 
-def _mixed(raw: Raw, runs: Sequence[Run]) -> None:
+def _mixed(raw: RawWorker, runs: Sequence[Run]) -> None:
     took = []
     for run in runs:
         began = perf_counter()
@@ -161,7 +161,7 @@ def _mixed(raw: Raw, runs: Sequence[Run]) -> None:
     raw.succeed(runs, took)
 
 
-def _once(raw: Raw, runs: Sequence[Run]) -> None:
+def _once(raw: RawWorker, runs: Sequence[Run]) -> None:
     for run in runs:
         holder = Holder(run.run_id, run.attempt, run.epoch, raw.me)
         entry = effect_store.start(raw.connection, holder, f"run:{run.run_id}", "mail")
@@ -169,25 +169,25 @@ def _once(raw: Raw, runs: Sequence[Run]) -> None:
     raw.succeed(runs)
 
 
-def _transaction(raw: Raw, runs: Sequence[Run]) -> None:
+def _transaction(raw: RawWorker, runs: Sequence[Run]) -> None:
     for run in runs:
         with raw.connection.transaction():
             raw.connection.execute("INSERT INTO public.written (run_id) VALUES (%s)", (run.run_id,))
             raw.succeed([run])
 
 
-def _failure(raw: Raw, runs: Sequence[Run]) -> None:
+def _failure(raw: RawWorker, runs: Sequence[Run]) -> None:
     raw.fail(runs)
 
 
 # What is done with what was claimed; the others join a claim to a finish.
-WAYS: dict[str, Callable[[Raw, Sequence[Run]], None]] = {
-    "plain": Raw.succeed, "limited": Raw.succeed, "mixed": _mixed, "once": _once,
+WAYS: dict[str, Callable[[RawWorker, Sequence[Run]], None]] = {
+    "plain": RawWorker.succeed, "limited": RawWorker.succeed, "mixed": _mixed, "once": _once,
     "transaction": _transaction, "failure": _failure,
 }  # fmt: skip
 
 
-def drain(raw: Raw, way: str) -> None:
+def drain(raw: RawWorker, way: str) -> None:
     """Claim and do what is to be done, each a commit, until nothing waits any more."""
     while True:
         # Of one type under its limit two statements are one claim.
@@ -201,7 +201,7 @@ def drain(raw: Raw, way: str) -> None:
             return
 
 
-def drain_joined(raw: Raw, claim: Callable[[], list[Run]]) -> None:
+def drain_joined(raw: RawWorker, claim: Callable[[], list[Run]]) -> None:
     """Finish what was claimed and claim the next in one commit, until nothing waits any more."""
     runs: list[Run] = []
     while runs or raw.is_left():
@@ -214,7 +214,7 @@ def drain_joined(raw: Raw, claim: Callable[[], list[Run]]) -> None:
 def main(url: str, way: str = "plain", batch: str = str(BATCH), types: str = "noop") -> None:
     """Drain. Printed are the seconds of CPU that the server's process of this session had meanwhile."""
     with bench.session(url) as connection:
-        raw = Raw(connection, int(batch), types.split(","))
+        raw = RawWorker(connection, int(batch), types.split(","))
         if way == "joined":
             drain_joined(raw, raw.claimed)
         elif way == "limited_joined":

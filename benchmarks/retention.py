@@ -10,31 +10,24 @@ is the worker's own claim statement, sent here on an empty type.
 from __future__ import annotations
 
 import argparse
-import os
-import shutil
-import statistics
-import subprocess
-import sys
-import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from statistics import median
 from time import monotonic, perf_counter, sleep
 
 import psycopg
 
-from wakeboard.database import embedded
+from benchmarks import bench, programs
 from wakeboard.database.db import connect
-from wakeboard.database.migrations import migrate
 from wakeboard.maintenance.retention import state
 from wakeboard.maintenance.retention.policy import RetentionPolicy
 from wakeboard.maintenance.retention.sweep import RUNS, Retention
 from wakeboard.queue.engine.claims import FROM_FIRST, claim
 
-HERE = Path(__file__).resolve().parent
 EXPIRED_DAYS, KEPT_DAYS = 20, 5
 OWNER = "benchmark"
 FILL = """
@@ -62,7 +55,7 @@ FROM pg_stat_user_tables WHERE relname IN ('job_runs', 'job_attempts') ORDER BY 
 
 
 @dataclass
-class Measured:
+class WindowTimes:
     """What was measured in the windows of one kind; times are milliseconds."""
 
     pickups: list[float] = field(default_factory=list)
@@ -87,9 +80,9 @@ class Sweeper:
         with connect(self._url, name="retention") as connection:
             while not self.is_through.is_set():
                 self.is_on.wait()
-                told = duty.step(connection)
-                self.removed = told.get("removed_runs", self.removed)
-                if duty.pause_seconds is None and told.get("finished_at"):
+                numbers = duty.step(connection)
+                self.removed = numbers.get("removed_runs", self.removed)
+                if duty.pause_seconds is None and numbers.get("finished_at"):
                     self.is_through.set()
                 sleep(duty.pause_seconds or 0.1)
 
@@ -109,11 +102,13 @@ def enqueue(url: str, per_second: float, stop: threading.Event) -> None:
 
 def clock(connection: psycopg.Connection) -> datetime:
     """Return the database's clock."""
-    return connection.execute("SELECT clock_timestamp()").fetchone()[0]
+    (now,) = connection.execute("SELECT clock_timestamp()").fetchone() or (None,)
+    assert isinstance(now, datetime)
+    return now
 
 
 def measure(
-    connection: psycopg.Connection, sweeper: Sweeper, seconds: float, first: int, into: Measured
+    connection: psycopg.Connection, sweeper: Sweeper, seconds: float, first: int, into: WindowTimes
 ) -> None:
     """Measure for ``seconds``, and add to ``into``; ``first``: the highest id of the past."""
     cursor = psycopg.RawCursor(connection)
@@ -130,11 +125,6 @@ def measure(
     into.pickups += [row[0] for row in connection.execute(PICKUPS, (first, since, until))]
 
 
-def percentile(values: list[float], share: float) -> float:
-    """Return the value below which ``share`` of the values lie."""
-    return statistics.quantiles(values, n=100, method="inclusive")[round(share * 100) - 1]
-
-
 def sizes(connection: psycopg.Connection, when: str) -> None:
     """Print how big the tables are and what vacuum has to do."""
     connection.execute("SELECT pg_stat_clear_snapshot()")
@@ -143,16 +133,16 @@ def sizes(connection: psycopg.Connection, when: str) -> None:
               f"{vacuums} autovacuums", flush=True)  # fmt: skip
 
 
-def own(connection: psycopg.Connection) -> None:
+def take_pass(connection: psycopg.Connection) -> None:
     """Say that the pass is under way here, so that the worker leaves it alone."""
     connection.execute(
         "UPDATE wakeboard.loops SET last_success_at = now() WHERE process_id = %s", (state.PROCESS_ID,)
     )
 
 
-def show(name: str, found: Measured) -> None:
+def print_line(name: str, found: WindowTimes) -> None:
     """Print a line of the table."""
-    cells = [percentile(values, share) for values in (found.pickups, found.claims) for share in (0.5, 0.95)]
+    cells = [measure(values) for values in (found.pickups, found.claims) for measure in (median, bench.p95)]
     print(
         f"{name:8} {found.seconds:6.0f} s  pick-up p50 {cells[0]:7.2f}  p95 {cells[1]:7.2f}"
         f"   claim p50 {cells[2]:6.2f}  p95 {cells[3]:6.2f} ms   {len(found.pickups):6} runs picked up"
@@ -162,24 +152,17 @@ def show(name: str, found: Measured) -> None:
 
 
 @contextmanager
-def busy(url: str, rate: float, log: Path) -> Iterator[None]:
+def running_load(url: str, rate: float, log: Path) -> Iterator[None]:
     """Have a worker run what an enqueuer inserts."""
-    environment = os.environ | {"WAKEBOARD_DATABASE_URL": url, "PYTHONPATH": str(HERE)}
     stop = threading.Event()
     producer = threading.Thread(target=enqueue, args=(url, rate, stop))
-    command = [sys.executable, "-m", "wakeboard", "worker", "--app", "noop_app"]
-    with log.open("wb") as output:
-        worker = subprocess.Popen(
-            command, env=environment, stdout=output, stderr=output, start_new_session=True
-        )
-    try:
+    with programs.running_wakeboard(["worker", "--app", "noop_app"], url, log):
         producer.start()
-        yield
-    finally:
-        stop.set()
-        worker.terminate()
-        worker.wait(40)
-        producer.join()
+        try:
+            yield
+        finally:
+            stop.set()
+            producer.join()
 
 
 def fill(connection: psycopg.Connection, runs: int, kept: int) -> int:
@@ -189,7 +172,8 @@ def fill(connection: psycopg.Connection, runs: int, kept: int) -> int:
     connection.execute(FILL, {"runs": kept, "days": KEPT_DAYS})
     connection.execute("VACUUM ANALYZE")
     connection.execute("CHECKPOINT")
-    return connection.execute("SELECT max(id) FROM wakeboard.job_runs").fetchone()[0]
+    (last,) = connection.execute("SELECT max(id) FROM wakeboard.job_runs").fetchone() or (0,)
+    return int(last)
 
 
 def run(url: str, options: argparse.Namespace, log: Path) -> None:
@@ -200,17 +184,17 @@ def run(url: str, options: argparse.Namespace, log: Path) -> None:
         state.create(connection)
         state.store(connection, state.RetentionPass(owner=OWNER, phase=RUNS))
         sizes(connection, "filled")
-        with busy(url, options.rate, log):
+        with running_load(url, options.rate, log):
             sleep(10)
-            own(connection)
+            take_pass(connection)
             sweeper = Sweeper(url)
-            without, during = Measured(), Measured()
+            without, during = WindowTimes(), WindowTimes()
             for number in range(2 * options.rounds):
-                own(connection)
+                take_pass(connection)
                 (sweeper.is_on.set if number % 2 else sweeper.is_on.clear)()
                 measure(connection, sweeper, options.seconds, first, during if number % 2 else without)
-            show("without", without)
-            show("with", during)
+            print_line("without", without)
+            print_line("with", during)
             sweeper.is_on.set()
             began, removed = monotonic(), sweeper.removed
             sweeper.is_through.wait()
@@ -219,7 +203,8 @@ def run(url: str, options: argparse.Namespace, log: Path) -> None:
         connection.execute("VACUUM wakeboard.job_runs, wakeboard.job_attempts")
         sizes(connection, "vacuumed")
         statement = "SELECT count(*) FROM wakeboard.job_runs WHERE finished_at < now() - interval '14 days'"
-        print(f"expired runs left: {connection.execute(statement).fetchone()[0]}", flush=True)
+        (left,) = connection.execute(statement).fetchone() or (None,)
+        print(f"expired runs left: {left}", flush=True)
 
 
 def main() -> None:
@@ -231,15 +216,8 @@ def main() -> None:
     options.add_argument("--seconds", type=int, default=10, help="length of a window")
     options.add_argument("--rounds", type=int, default=10, help="pairs of windows")
     chosen = options.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="wakeboard-bench-", dir="/var/tmp"))
-    folder.chmod(0o711)
-    server = embedded.start(folder / "d")
-    try:
-        migrate(server.url)
-        run(server.url, chosen, folder / "worker.log")
-    finally:
-        print(embedded.stop(folder / "d", only_if_unused=False))
-        shutil.rmtree(folder, ignore_errors=True)
+    with bench.server() as (url, folder):
+        run(url, chosen, folder / "worker.log")
 
 
 if __name__ == "__main__":

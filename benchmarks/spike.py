@@ -2,7 +2,7 @@
 
     benchmarks/run spike [--runs 100000] [--workers 4] [--rounds 8] [--pause 50]
 
-The runs lie there for later, so that nobody was told of them. Four real ``wakeboard worker`` processes and
+The runs were enqueued for later, so that there was no NOTIFY. Four real ``wakeboard worker`` processes and
 the dashboard (``wakeboard web``) stand idle before the moment. From it to the last finish a browser asks, one
 address after the other, ``--pause`` milliseconds between: overview, runs, a run, errors and workers, each and
 what its page renews by itself. Times are those of the browser. The rate counts from the first
@@ -14,28 +14,24 @@ from __future__ import annotations
 
 import http.client
 import re
-import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from html import unescape
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from threading import Event, Thread
 from time import perf_counter, sleep
 
 import psycopg
 
-from benchmarks import bench, throughput
+from benchmarks import backlogs, bench, programs, throughput
 from benchmarks import raw as statements
-from benchmarks.latency import worker
-from tests.support.processes import free_port, wait_until
-from wakeboard.accounts import sessions, users
-from wakeboard.core.states import Role
+from tests.support.processes import wait_until
 
 PAGES = ("/", "/runs", "/runs/{run}", "/errors", "/workers")
 # As a share of raw, and in milliseconds.
 WANTED_SHARE, WANTED_P95 = 0.5, 200
-# Fill, vacuum and starting everybody fit in; the first look of each worker finds an empty queue.
+# Time to fill, vacuum and start all programs; the first look of each worker finds an empty queue.
 AHEAD_SECONDS = 45
 PATIENCE_SECONDS = 240
 CONNECTIONS = 4
@@ -52,7 +48,7 @@ FROM wakeboard.job_attempts
 
 
 class Browser(Thread):
-    """Asks the addresses one after the other until it is told to stop; ``seconds`` has what each took."""
+    """Asks the addresses one after the other until ``enough`` is set; ``seconds`` has what each took."""
 
     def __init__(self, port: int, cookie: str, pause: float) -> None:
         super().__init__(daemon=True)
@@ -102,68 +98,38 @@ def fill(connection: psycopg.Connection, runs: int) -> None:
     throughput.fill(connection, runs, due=f"now() + interval '{AHEAD_SECONDS} seconds'")
 
 
-def seconds_left(connection: psycopg.Connection) -> float:
-    """Return how long it is until all are due."""
-    (left,) = connection.execute(
-        "SELECT extract(epoch FROM min(run_at) - clock_timestamp())::float8 FROM wakeboard.job_runs"
-    ).fetchone() or (0,)
-    return float(left)
-
-
-def everybody(stack: ExitStack, url: str, log: Path, workers: int) -> int:
+def start_programs(stack: ExitStack, url: str, log: Path, workers: int) -> int:
     """Start the workers and the dashboard until ``stack`` is closed; return the dashboard's port."""
-    port, python = free_port(), [sys.executable, "-m", "wakeboard"]
-    commands = [[*python, "worker", "--app", "noop_app"]] * workers
-    for command in (*commands, [*python, "web", "--bind", f"127.0.0.1:{port}"]):
-        stack.enter_context(worker(list(command), bench.environment(url), log))
+    for _ in range(workers):
+        stack.enter_context(programs.running_wakeboard(["worker", "--app", "noop_app"], url, log))
+    port, _ = stack.enter_context(programs.running_dashboard(url, log))
     with bench.session(url) as connection:
         ready = "SELECT count(*) FROM wakeboard.workers WHERE stopped_at IS NULL AND idle_since IS NOT NULL"
         wait_until(lambda: connection.execute(ready).fetchone() == (workers,), AHEAD_SECONDS)
-    wait_until(lambda: answers(port), AHEAD_SECONDS)
     return port
 
 
-def answers(port: int) -> bool:
-    """Return whether the dashboard is there."""
-    asked = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
-    try:
-        asked.request("GET", "/healthz")
-        return asked.getresponse().status == 200
-    except OSError:
-        return False
-
-
-def session_cookie(connection: psycopg.Connection) -> str:
-    """Return the header of somebody who is signed in."""
-    cookie = sessions.open_session(connection, "benchmark", Role.ADMIN)
-    return f"wakeboard_{users.install_id(connection)}={cookie}"
-
-
-def drained(connection: psycopg.Connection) -> bool:
-    """Return whether nothing is left to do."""
-    left = "SELECT 1 FROM wakeboard.job_runs WHERE status IN ('queued', 'running', 'failed') LIMIT 1"
-    return connection.execute(left).fetchone() is None
-
-
-def spike(url: str, log: Path, runs: int, workers: int, pause: float, pages: dict[str, list[float]]) -> float:
+def measure_spike(
+    url: str, log: Path, runs: int, workers: int, pause: float, pages: dict[str, list[float]]
+) -> float:
     """Return the runs per second; ``pages`` gains the milliseconds of every answer meanwhile."""
     with ExitStack() as stack:
         connection = stack.enter_context(bench.session(url))
         connection.execute("UPDATE wakeboard.workers SET stopped_at = now() WHERE stopped_at IS NULL")
         fill(connection, runs)
-        port = everybody(stack, url, log, workers)
+        port = start_programs(stack, url, log, workers)
         middle = "SELECT id FROM wakeboard.job_runs ORDER BY id OFFSET %s LIMIT 1"
         (run,) = connection.execute(middle, (runs // 2,)).fetchone() or (0,)
-        browser = Browser(port, session_cookie(connection), pause)
+        browser = Browser(port, programs.session_cookie(connection), pause)
         browser.prepare(run)
-        left = seconds_left(connection)
+        left = backlogs.seconds_until_due(connection)
         if left < 0:
             raise SystemExit(f"not a result: all was ready {-left:.1f} s after the runs were due")
         sleep(left)
         browser.start()
-        while not drained(connection):
+        while not backlogs.is_drained(connection):
             sleep(0.25)
-            if seconds_left(connection) < -PATIENCE_SECONDS or not browser.is_alive():
+            if backlogs.seconds_until_due(connection) < -PATIENCE_SECONDS or not browser.is_alive():
                 raise SystemExit(f"not a result: no end in sight\n{log.read_text()[-3000:]}")
         browser.enough.set()
         browser.join(TIMEOUT_SECONDS)
@@ -183,17 +149,17 @@ def rate(connection: psycopg.Connection, runs: int) -> float:
     return float(runs / (last - first))
 
 
-def raw(url: str, log: Path, runs: int) -> float:
+def drain_raw(url: str, log: Path, runs: int) -> float:
     """Drain the same number by raw SQL on two connections."""
-    return throughput.ours(url, log, runs, 2, statements.command(url))
+    return throughput.drain_runs(url, log, runs, 2, statements.command(url))
 
 
-def tell_pages(pages: dict[str, Sequence[float]]) -> None:
+def print_pages(pages: Mapping[str, Sequence[float]]) -> None:
     """Print what each address took, the slowest first."""
     title = "Pages during the spike"
     print(f"### {title}: target p95 {WANTED_P95} ms\n")
     print("| milliseconds | asked | p50 | p95 | largest | target |\n|---|--:|--:|--:|--:|---|")
-    late = {name: quantiles(each, n=20, method="inclusive")[18] for name, each in pages.items()}
+    late = {name: bench.p95(each) for name, each in pages.items()}
     for name in sorted(late, key=late.__getitem__, reverse=True):
         met = "met" if late[name] <= WANTED_P95 else "missed"
         cells = f"{len(pages[name])} | {median(pages[name]):.0f} | {late[name]:.0f} | {max(pages[name]):.0f}"
@@ -207,8 +173,8 @@ def main() -> None:
     with bench.server() as (url, folder):
         log, runs, ours = folder / "log", chosen.runs, f"Wakeboard, {chosen.workers} workers and a browser"
         cases = {
-            "raw SQL, 2 connections": lambda: raw(url, log, runs),
-            ours: lambda: spike(url, log, runs, chosen.workers, chosen.pause / 1000, pages),
+            "raw SQL, 2 connections": lambda: drain_raw(url, log, runs),
+            ours: lambda: measure_spike(url, log, runs, chosen.workers, chosen.pause / 1000, pages),
         }
         found = bench.take_turns(chosen.rounds, cases, "runs/s")
         title = f"A spike: {runs:,} runs due at one moment, {chosen.rounds} rounds"
@@ -216,7 +182,7 @@ def main() -> None:
         share = median(found[ours]) / median(found["raw SQL, 2 connections"])
         met = "met" if share >= WANTED_SHARE else "missed"
         print(f"Target {WANTED_SHARE} of raw: {met}. No lease was lost, every run ran once.\n")
-        tell_pages(pages)
+        print_pages(pages)
         print(f"\n{bench.machine(url)}\n")
 
 

@@ -19,7 +19,7 @@ SETTLE_SECONDS = 1.0
 
 
 @contextmanager
-def logged(folder: Path) -> Iterator[Path]:
+def logging_statements(folder: Path) -> Iterator[Path]:
     """Let the server of ``bench.server`` in ``folder`` log each statement meanwhile; yield its log."""
     settings = next(folder.rglob("postgresql.conf"))
     pid = int((settings.parent / "postmaster.pid").read_text().split()[0])
@@ -36,9 +36,9 @@ def logged(folder: Path) -> Iterator[Path]:
         sleep(SETTLE_SECONDS)
 
 
-def statements(folder: Path, seconds: float) -> dict[str, tuple[float, float]]:
+def statement_rates(folder: Path, seconds: float) -> dict[str, tuple[float, float]]:
     """Return, by the name of the connection: statements a second, and those that are not mere frames."""
-    with logged(folder) as log:
+    with logging_statements(folder) as log:
         begin = log.stat().st_size
         sleep(seconds)
         with log.open(errors="replace") as lines:

@@ -17,13 +17,12 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import psycopg
 
 from benchmarks import bench, raw
-from benchmarks.bench import together
-from benchmarks.peer_programs import PEERS, Peer, ask, fewer
+from benchmarks.bench import run_together
+from benchmarks.peer_programs import PEERS, Answer, Peer, fewer_jobs_line, run_peer
 
 WORDS = {
     1: ("1 connection", "1 worker", "1 process"),
@@ -77,7 +76,7 @@ def rate(connection: psycopg.Connection, runs: int, status: str = "succeeded") -
     return runs / float(seconds)
 
 
-def ours(
+def drain_runs(
     url: str,
     log: Path,
     runs: int,
@@ -89,23 +88,25 @@ def ours(
     """Drain our table of runs of ``types`` with ``how_many`` processes of ``command``."""
     with bench.session(url) as connection:
         fill(connection, runs, types=types)
-        together([command] * how_many, url, log)
+        run_together([command] * how_many, url, log)
         return rate(connection, runs, status)
 
 
-def theirs(url: str, log: Path, runs: int, how_many: int, peer: Peer, ahead: int = 0, **how: int) -> float:
+def drain_peer(
+    url: str, log: Path, runs: int, how_many: int, peer: Peer, ahead: int = 0, **how: int
+) -> float:
     """Drain a peer's table with ``how_many`` of its processes.
 
     ``ahead``: so many in hand at once, 0 as many as where it is quickest; ``how``: see ``peers/command.py``.
     """
-    ask(peer, url, log, "prepare", runs, **how)
+    run_peer(peer, url, log, "prepare", runs, **how)
     with bench.session(url) as connection:
         connection.execute("CHECKPOINT")
-    found = ask(peer, url, log, "drain", ahead or peer.ahead, how_many, **how)
-    return their_rate(peer, runs, found)
+    found = run_peer(peer, url, log, "drain", ahead or peer.ahead, how_many, **how)
+    return peer_rate(peer, runs, found)
 
 
-def their_rate(peer: Peer, runs: int, found: Sequence[dict[str, Any]]) -> float:
+def peer_rate(peer: Peer, runs: int, found: Sequence[Answer]) -> float:
     """Return a peer's jobs per second by what its processes answered. Raises SystemExit unless all ran."""
     done = sum(one["runs"] for one in found)
     if done != runs:
@@ -120,17 +121,17 @@ def cases(url: str, log: Path, runs: int, how_many: int) -> dict[str, Callable[[
     connections, worker, processes = WORDS[how_many]
     tick = [sys.executable, "-m", "wakeboard", "tick", "--app", "noop_app"]
     peers = {
-        f"{peer.title}, {processes}": partial(theirs, url, log, runs // peer.fewer, how_many, peer)
+        f"{peer.title}, {processes}": partial(drain_peer, url, log, runs // peer.divisor, how_many, peer)
         for peer in PEERS
     }
     return {
-        f"raw SQL, {connections}": partial(ours, url, log, runs, how_many, raw.command(url)),
-        f"Wakeboard, {worker}": partial(ours, url, log, runs, how_many, tick),
+        f"raw SQL, {connections}": partial(drain_runs, url, log, runs, how_many, raw.command(url)),
+        f"Wakeboard, {worker}": partial(drain_runs, url, log, runs, how_many, tick),
         **peers,
     }
 
 
-def _beside_the_quickest_peer(rates: Mapping[str, Sequence[float]]) -> str:
+def _quickest_peer_line(rates: Mapping[str, Sequence[float]]) -> str:
     _raw, our, *peers = rates
     quickest = max(peers, key=lambda name: median(rates[name]))
     of_medians, by_rounds = bench.shares(rates[our], rates[quickest])
@@ -150,8 +151,8 @@ def main() -> None:
             rates = {name: found[name] for name in each}
             title = f"Throughput, no-op runs ({chosen.runs:,} a round, {chosen.rounds} rounds): {words}"
             print(bench.table(title, rates, "runs/s", beside=next(iter(rates))))
-            print(_beside_the_quickest_peer(rates))
-        print(f"{fewer(chosen.runs)}\n\n{bench.machine(url)}")
+            print(_quickest_peer_line(rates))
+        print(f"{fewer_jobs_line(chosen.runs)}\n\n{bench.machine(url)}")
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@
 
 Each viewer is a browser of its own (a session, a connection) that follows one of five pages, as the page's
 script does; a worker is there and rests. CPU is that of the web processes together; statements are counted in
-the server's log, in a time of their own. Then a run is cancelled, retried and so on, and told is how
+the server's log, in a time of their own. Then a run is cancelled, retried and so on, and printed is how
 long it took until each page that shows it was given something new, the slowest of all viewers.
 """
 
@@ -19,11 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from time import monotonic, sleep
 
-from benchmarks import bench, rest, statement_log
+from benchmarks import bench, programs, statement_log
 from benchmarks.browsers import Viewer, all_watch
-from tests.support.processes import free_port, wait_until
-from wakeboard.accounts.sessions import open_session
-from wakeboard.accounts.users import install_id
+from tests.support.processes import wait_until
 from wakeboard.core.states import Role
 
 # How it comes to rest: pages are opened over this time, and plans and memories are warm after it.
@@ -54,9 +52,8 @@ class Viewers:
 
     def __init__(self, url: str, port: int, count: int) -> None:
         with bench.session(url) as connection:
-            name = f"wakeboard_{install_id(connection)}"
             cookies = [
-                f"{name}={open_session(connection, f'viewer{n}', Role.OPERATOR)}" for n in range(count + 1)
+                programs.session_cookie(connection, f"viewer{n}", Role.OPERATOR) for n in range(count + 1)
             ]
         self.operator = cookies.pop()
         step = SETTLE_SECONDS / 2 / max(1, count)
@@ -81,7 +78,7 @@ class Viewers:
 
     @property
     def asked(self) -> int:
-        """How often they asked so far."""
+        """The number of their requests so far."""
         return sum(viewer.asked for viewer in self.all)
 
     @property
@@ -90,7 +87,7 @@ class Viewers:
         return {region.address for viewer in self.all for region in viewer.regions}
 
     def news_since(self, moment: float) -> list[float | None]:
-        """Return, for each viewer of a page that shows it, the seconds until it was told of something new."""
+        """Return, for each viewer of a page that shows it, the seconds until it was given something new."""
         return [
             min(
                 (at - moment for region in viewer.regions for at in region.news_at if at > moment),
@@ -101,7 +98,7 @@ class Viewers:
         ]
 
 
-def act(port: int, cookie: str, verb: str) -> None:
+def press_verb(port: int, cookie: str, verb: str) -> None:
     """Cancel or retry the newest run as an operator does."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}/runs/{RUN}/{verb}",
@@ -113,36 +110,33 @@ def act(port: int, cookie: str, verb: str) -> None:
         assert answer.status == 200, answer.status
 
 
-def slowest(viewers: Viewers, port: int, verb: str) -> float:
-    """Act, and return the seconds until the last viewer that shows runs was told."""
+def slowest_news(viewers: Viewers, port: int, verb: str) -> float:
+    """Act, and return the seconds until the last viewer that shows runs was given the change."""
     moment = monotonic()
-    act(port, viewers.operator, verb)
+    press_verb(port, viewers.operator, verb)
     wait_until(lambda: None not in viewers.news_since(moment), PATIENCE_SECONDS, "all see what was done")
     return max(at for at in viewers.news_since(moment) if at is not None)
 
 
 def measure(url: str, folder: Path, count: int, seconds: int, rounds: int) -> None:
     """Measure and print the tables."""
-    port = free_port()
-    log = folder / "log"
-    with rest.running(["web", "--bind", f"127.0.0.1:{port}"], url, log) as pid:
-        wait_until(lambda: rest.answers(port), 30)
+    with programs.running_dashboard(url, folder / "log") as (port, pid):
         viewers = Viewers(url, port, count)
         length = SETTLE_SECONDS + 2 * seconds + rounds * (PATIENCE_SECONDS + 5)
         with viewers.watching(length):
             sleep(SETTLE_SECONDS)
-            cpu, began = bench.cpu_seconds(rest.family(pid)), viewers.asked
+            cpu, began = bench.cpu_seconds(programs.family(pid)), viewers.asked
             sleep(seconds)
-            used = bench.cpu_seconds(rest.family(pid)) - cpu
+            used = bench.cpu_seconds(programs.family(pid)) - cpu
             polls = (viewers.asked - began) / seconds
             bench.say(f"{100 * used / seconds:.1f} % of a core for {polls:.0f} polls/s")
-            told = statement_log.statements(folder, min(20, seconds))
+            rates = statement_log.statement_rates(folder, min(20, seconds))
             shown = []
             for number in range(rounds):
-                shown.append(slowest(viewers, port, ("cancel", "retry")[number % 2]))
+                shown.append(slowest_news(viewers, port, ("cancel", "retry")[number % 2]))
                 bench.say(f"round {number + 1}: shown to all after {shown[-1]:.2f} s")
                 sleep(3)
-    web = [found for name, found in told.items() if name == "wakeboard web"]
+    web = [found for name, found in rates.items() if name == "wakeboard web"]
     print(f"### {count} viewers of {len(PAGES)} pages that see nothing new, {seconds} s\n")
     print("| | | target |\n|---|--:|--:|")
     print(f"| CPU of the web processes, % of a core | {100 * used / seconds:.1f} | 30 |")
@@ -163,7 +157,7 @@ def main() -> None:
     chosen = bench.options(__doc__ or "", viewers=200, seconds=60, rounds=3)
     with bench.server() as (url, folder):
         fill(url)
-        with rest.running(["worker", "--app", "noop_app"], url, folder / "log"):
+        with programs.running_wakeboard(["worker", "--app", "noop_app"], url, folder / "log"):
             measure(url, folder, chosen.viewers, chosen.seconds, chosen.rounds)
         print(f"{bench.machine(url)}\n")
 

@@ -10,8 +10,8 @@ import pytest
 
 from benchmarks import bench, mixed, start
 from benchmarks.backlogs import Moments
-from benchmarks.others import Crowd, Told, table, table_of_crowds
-from benchmarks.pages import Times, tell
+from benchmarks.pages import Times, print_times
+from benchmarks.peer_dashboards import CrowdTimes, PageTimes, table, table_of_crowds
 
 ROOT = Path(__file__).resolve().parent.parent
 RATES = {
@@ -53,11 +53,11 @@ def test_the_command_that_runs_all_is_bash_and_names_what_is_there() -> None:
 def test_a_page_of_somebody_else_that_is_faster_is_marked_and_one_that_failed_is_told() -> None:
     found = {
         "overview": {
-            ("Wakeboard", 10): Told(9.0, [4.0, 4.0]),
-            ("PgQueuer", 10): Told(8.0, [3.0, 3.0]),
-            ("pg-boss", 10): Told(why="no answer in 30 s"),
+            ("Wakeboard", 10): PageTimes(9.0, [4.0, 4.0]),
+            ("PgQueuer", 10): PageTimes(8.0, [3.0, 3.0]),
+            ("pg-boss", 10): PageTimes(error="no answer in 30 s"),
         },
-        "all jobs": {("Wakeboard", 10): Told(9.0, [4.0, 4.0])},
+        "all jobs": {("Wakeboard", 10): PageTimes(9.0, [4.0, 4.0])},
     }
     overview, jobs = table(found, ["Wakeboard", "PgQueuer", "pg-boss"], 10).splitlines()[-2:]
     assert overview == "| overview | 4.0 | 4.0 | 9 | **3.0** | 3.0 | 8 | no answer in 30 s | – | – |"
@@ -66,8 +66,8 @@ def test_a_page_of_somebody_else_that_is_faster_is_marked_and_one_that_failed_is
 
 def test_what_was_not_answered_in_time_is_told_and_counts_as_that_time() -> None:
     crowds = {
-        ("ours", 10): Crowd([5.0, 7.0], [], 2.0),
-        ("theirs", 10): Crowd([30_000.0] * 3, ["late"] * 3, 2.0),
+        ("ours", 10): CrowdTimes([5.0, 7.0], [], 2.0),
+        ("theirs", 10): CrowdTimes([30_000.0] * 3, ["late"] * 3, 2.0),
     }
     ours, theirs = table_of_crowds(crowds, 20, ["overview"]).splitlines()[-2:]
     assert ours == "| ours | 10 | **6** | 7 | 7 | 1.0 | 0 |"
@@ -82,7 +82,7 @@ def test_a_page_that_shows_less_at_the_smallest_size_is_told_apart(
         "/same": {10: Times(3.0, [1.0, 1.0], length=900), 20: large},
         "/less": {10: Times(3.0, [1.0, 1.0], length=100), 20: large},
     }
-    tell(found, "Pages", 50)
+    print_times(found, "Pages", 50)
     told = capsys.readouterr().out
     assert "median over 2 times that at 10: 2, of which 1 show as much there;" in told
     assert "| `/less` | 1.0 | 2.1 | 2.1 | 3.0 | 2.10 | 0.10 |" in told
@@ -94,16 +94,16 @@ def test_a_worker_has_reached_its_later_rate_where_the_next_runs_are_nearly_as_q
         6 + number * 0.001 for number in range(1, 9_401)
     ]
     found = Moments(0.0, finished)
-    assert start.later(found) == pytest.approx(1_000)
-    assert start.between(found, 0, 500) == pytest.approx(100)
-    assert start.reached(found) == 600
+    assert start.later_rate(found) == pytest.approx(1_000)
+    assert start.rate_between(found, 0, 500) == pytest.approx(100)
+    assert start.full_rate_after(found) == 600
 
 
 def test_the_old_rate_is_back_with_the_first_half_second_that_has_nine_tenths_of_it() -> None:
     before, busy = [900] * 6 + [1_000] * 4, [300] * 6
     assert mixed.old_rate([*before, *busy, 500]) == 2_000
     assert mixed.back_after([*before, *busy, 500, 899, 900, 1_000]) == 1.5
-    assert mixed.told_back(mixed.back_after([*before, *busy, 500, 899])) == "more than 5"
+    assert mixed.format_back(mixed.back_after([*before, *busy, 500, 899])) == "more than 5"
 
 
 def test_a_worker_that_was_slow_to_start_has_its_rate_of_the_end_as_the_old_one() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from time import monotonic_ns, perf_counter
 
@@ -18,13 +18,13 @@ import psycopg
 from chancy import Chancy, Job, Queue, Worker
 
 ENQUEUE = """WITH pushed AS (
-    INSERT INTO chancy_jobs (id, queue, func) VALUES (gen_random_uuid(), 'default', '__main__.told'))
+    INSERT INTO chancy_jobs (id, queue, func) VALUES (gen_random_uuid(), 'default', '__main__.report_start'))
 SELECT pg_notify('chancy_events', '{"t": "queue.pushed", "q": "default"}')"""
 WRITE_SECONDS = 0.1
 # Idle for so long, it has worked everything off; the end is counted from its last write.
 IDLE_NS = 5_000_000_000
 starts: list[int] = []
-tell = []
+send_start: list[Callable[[], object]] = []
 
 
 async def noop(n: int = 0) -> None:
@@ -32,9 +32,9 @@ async def noop(n: int = 0) -> None:
     starts.append(monotonic_ns())
 
 
-async def told() -> None:
+async def report_start() -> None:
     """Send the time to whoever measures."""
-    tell[0]()
+    send_start[0]()
 
 
 class Writing(Worker):
@@ -101,7 +101,7 @@ async def drain(url: str, ahead: int) -> command.Answer:
 
 async def serve(url: str, address: str) -> command.Answer:
     """Stay and work, until killed."""
-    tell.append(command.mouth(address))
+    send_start.append(command.start_sender(address))
     async with opened(url) as chancy:
         await chancy.declare(queue(2), upsert=True)
         async with Worker(chancy) as worker:

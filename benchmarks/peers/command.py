@@ -1,4 +1,4 @@
-"""How the program of a peer is asked: a verb on its command line, and an answer of JSON in one line.
+"""The command line of a peer's program: a verb, and an answer of JSON in one line.
 
     python NAME_peer.py URL prepare JOBS        its tables, emptied, with so many no-op jobs, analyzed
     python NAME_peer.py URL drain AHEAD         work them off, so many at once
@@ -43,10 +43,10 @@ def answer(prepare: Verb, drain: Verb, serve: Verb, singly: Verb, bulk: Verb) ->
     verbs = {"prepare": prepare, "drain": drain, "serve": serve, "singly": singly, "bulk": bulk}
     value = argument if verb == "serve" else int(argument)
     how = {name: int(number) for name, _, number in (option.partition("=") for option in options)}
-    print(json.dumps(uvloop.run(_asked(verbs[verb](url, value, **how)))))
+    print(json.dumps(uvloop.run(_await(verbs[verb](url, value, **how)))))
 
 
-async def _asked(verb: Awaitable[Answer]) -> Answer:
+async def _await(verb: Awaitable[Answer]) -> Answer:
     return await verb
 
 
@@ -80,8 +80,8 @@ async def one_by_one(seconds: int, enqueue: Callable[[int], Awaitable[object]]) 
     return {"runs": count}
 
 
-def mouth(address: str) -> Callable[[], object]:
-    """Return what a handler calls first, to tell when it began."""
-    told = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    told.connect(address)
-    return lambda: told.send(b"%d" % monotonic_ns())
+def start_sender(address: str) -> Callable[[], object]:
+    """Return a function that a handler calls first: it sends the time to the socket at ``address``."""
+    sender = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    sender.connect(address)
+    return lambda: sender.send(b"%d" % monotonic_ns())

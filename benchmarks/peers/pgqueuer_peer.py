@@ -97,11 +97,11 @@ async def serve(url: str, address: str) -> command.Answer:
     """Stay and work, until killed."""
     connection = await asyncpg.connect(url)
     queue = PgQueuer(AsyncpgDriver(connection))
-    tell = command.mouth(address)
+    send_start = command.start_sender(address)
 
     @queue.entrypoint("noop")
     async def noop(job: Job) -> None:
-        tell()
+        send_start()
 
     await queue.run(dequeue_timeout=timedelta(seconds=2))
     return {}

@@ -73,12 +73,12 @@ async def drain(url: str, ahead: int) -> command.Answer:
 
 async def serve(url: str, address: str) -> command.Answer:
     """Stay and work, until killed."""
-    tell = command.mouth(address)
+    send_start = command.start_sender(address)
     async with opened(url, 2) as app:
 
         @app.task(name="noop")
         async def noop(n: int = 0) -> None:
-            tell()
+            send_start()
 
         await app.run_worker_async(concurrency=2, fetch_job_polling_interval=2)
     return {}

@@ -11,7 +11,7 @@ from playwright.sync_api import Browser, CDPSession, Page, expect
 
 from tests.conftest import Connection
 from tests.support.browsers import Dashboard, profile, serving
-from wakeboard.demo import past, shop
+from wakeboard.demo import history, shop
 
 pytestmark = pytest.mark.browser
 
@@ -76,9 +76,9 @@ class Wire:
 @pytest.fixture(scope="module")
 def lived_in(chromium: Browser, shared_database: str, shared: Connection) -> Iterator[Dashboard]:
     """The dashboard of a shop with a week behind it."""
-    shop.create(shared)
-    assert past.write(shared) > 1000
-    past.leave_stuck(shared)
+    shop.create_tables(shared)
+    assert history.write_history(shared) > 1000
+    history.write_stuck_run(shared)
     with serving(shared_database) as served:
         yield served
 

@@ -33,12 +33,19 @@ from tests.support.factories import (
 from wakeboard.accounts import sessions, users
 from wakeboard.core.states import Role
 from wakeboard.database import audit
-from wakeboard.reporting.activity_report import TimeWindow, faults, fires, missed
-from wakeboard.reporting.activity_report.minutes import SLICES, busy, ran, slice_length
-from wakeboard.reporting.activity_report.stretches import BusyTime, Stretch, joined
-from wakeboard.reporting.activity_report.summary import summary
-from wakeboard.reporting.activity_report.usual import Baseline
-from wakeboard.reporting.hourly_rollups import sum_next
+from wakeboard.reporting.activity_report import TimeWindow, failures, fires
+from wakeboard.reporting.activity_report.baselines import Baseline
+from wakeboard.reporting.activity_report.summary import summarize
+from wakeboard.reporting.activity_report.type_activity import (
+    MAX_SLICES,
+    BusyTime,
+    Stretch,
+    find_attempts,
+    find_busy_times,
+    join_stretches,
+    slice_length,
+)
+from wakeboard.reporting.hourly_rollups import sum_next_hour
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.queries import errors
 from wakeboard_dashboard.queries import night as night_queries
@@ -311,7 +318,7 @@ def test_fires_that_were_missed_are_told_with_the_reason(client: FlaskClient, co
 def test_all_missed_fires_are_counted_though_the_worst_lines_alone_are_told(
     client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(missed, "MOST_TOLD", 1)
+    monkeypatch.setattr(fires, "MAX_MISSED_LINES", 1)
     monkeypatch.setitem(BOUNDS, "shown", 1)
     for name, count in (("often", 3), ("once", 1)):
         schedule = a_definition(connection, name)
@@ -321,7 +328,7 @@ def test_all_missed_fires_are_counted_though_the_worst_lines_alone_are_told(
     body, page = night(client), html(client)
     assert body["missed"] == 4 and [one["name"] for one in body["missed_fires"]] == ["often"]
     assert "2 lines in all, by schedule and reason; shown are those with the most." in page
-    monkeypatch.setattr(missed, "MANY", 3)
+    monkeypatch.setattr(fires, "MAX_MISSED", 3)
     assert "at least 3 fires missed" in night(client)["sentence"]
 
 
@@ -361,7 +368,7 @@ def test_late_fires_and_those_beside_the_run_before_are_found(
 def test_of_many_late_schedules_the_worst_are_shown_and_the_others_counted(
     client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fires, "MOST_SHOWN", 2)
+    monkeypatch.setattr(fires, "MAX_SHOWN", 2)
     monkeypatch.setitem(BOUNDS, "shown", 2)
     for minutes in (3, 9, 6):
         fire(connection, a_definition(connection, f"by-{minutes}"), 60, minutes, minutes + 1)
@@ -560,15 +567,15 @@ def test_a_night_that_goes_on_is_judged_so_far() -> None:
 def test_what_was_not_looked_at_is_said(
     client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(faults, "CAP", 1)
-    monkeypatch.setattr(faults, "MOST_SHOWN", 1)
+    monkeypatch.setattr(failures, "CAP", 1)
+    monkeypatch.setattr(failures, "MAX_SHOWN", 1)
     for ago in ("26 hours", "27 hours", "1 hour"):
         failure(connection, ago)
     for _ in range(2):
         failure(connection, "1 hour", outcome="lost")
     page = html(client)
     assert "among the newest" in page
-    monkeypatch.setattr(faults, "CAP", 100)
+    monkeypatch.setattr(failures, "CAP", 100)
     assert night(client)["taken_over"] == 2 and "2 in all; shown are the newest." in html(client)
 
 
@@ -582,7 +589,7 @@ def test_the_failures_that_are_looked_at_are_the_newest_of_the_window(
         failure(connection, ago, run)
     failure(connection, "3 hours", other)
     for cap, runs, recovered in ((1, 1, 1), (100, 2, 2)):
-        monkeypatch.setattr(faults, "CAP", cap)
+        monkeypatch.setattr(failures, "CAP", cap)
         body = night(client)
         assert (body["failed_runs"]["runs"], body["recovered"]) == (runs, recovered)
     assert [(one["id"], one["failures"]) for one in body["recovered_runs"]] == [(run, 3), (other, 1)]
@@ -609,9 +616,9 @@ def test_groups_are_told_apart_by_number_and_those_that_are_not_kept_beside_them
         a_group(connection, code=code, message=message)
         for code, message in (("smtp_down", "no answer"), ("smtp_down", "refused"), ("full", "no room"))
     ]
-    for number, code, failures in zip(numbers, ("smtp_down", "smtp_down", "full"), (3, 2, 1), strict=True):
+    for number, code, count in zip(numbers, ("smtp_down", "smtp_down", "full"), (3, 2, 1), strict=True):
         run = a_run(connection, "dead", attempts=0, error_code=code, error_group=number)
-        for _ in range(failures):
+        for _ in range(count):
             failure(connection, "30 minutes", run, error_code=code, error_group=number)
 
     def told() -> set[tuple[int | None, str, str, int, int]]:
@@ -666,7 +673,7 @@ def test_of_each_failure_the_runs_of_the_window_are_told_that_fail_with_it_now(
 def test_of_many_failures_the_new_ones_are_shown_first_and_the_others_counted(
     client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(night_queries, "MOST_SHOWN", 2)
+    monkeypatch.setattr(night_queries, "MAX_SHOWN", 2)
     run = a_run(connection)
     for code, attempts, first in (
         ("often", 3, "-9 days"),
@@ -710,15 +717,18 @@ def test_a_window_is_told_the_same_by_its_hours_and_by_its_minutes(
         with app.extensions["wakeboard_database"].primary.connect() as session:
             return [
                 (
-                    [replace(each, seconds=round(each.seconds, 6)) for each in ran(session, window, usual)],
-                    rounded(busy(session, window, ["mail", "report", "sync"])),
+                    [
+                        replace(each, seconds=round(each.seconds, 6))
+                        for each in find_attempts(session, window, usual)
+                    ],
+                    rounded(find_busy_times(session, window, ["mail", "report", "sync"])),
                 )
                 for window in windows
             ]
 
     by_minutes = told()
     assert sum(each.slow for ran, _ in by_minutes for each in ran) > 50
-    while sum_next(connection) is not None:
+    while sum_next_hour(connection) is not None:
         pass
     assert told() == by_minutes
 
@@ -799,7 +809,7 @@ def piece(start: float, failed: int = 0, length: float = 5) -> Stretch:
 def test_busy_stretches_are_joined_and_long_pauses_are_not() -> None:
     window = TimeWindow(moment("2026-11-20T18:00"), moment("2026-11-21T08:00"))
     pause = slice_length(window).total_seconds()
-    pieces = joined([piece(0), piece(9), piece(400, failed=2), piece(-60, length=90)], pause)
+    pieces = join_stretches([piece(0), piece(9), piece(400, failed=2), piece(-60, length=90)], pause)
     failing = [piece(400, failed=2, length=10)]
     (lane,) = gantt.lanes(window, ["mail", "idle"], {"mail": BusyTime(pieces, failing)}, {}, window.until)
     assert [bar.attempts for bar in lane.bars] == [30, 10]
@@ -821,15 +831,15 @@ def test_a_lane_has_a_bounded_number_of_bars_inside_of_the_drawing() -> None:
     step = slice_length(window) / timedelta(minutes=1)
     begins = [-3 + place * step for place in range(int(14 * 60 / step) + 1)]
     pieces = [piece(begin, failed=1, length=0.1) for begin in begins]
-    failing = joined([piece(begin, failed=1, length=step) for begin in begins], 60 * step)
+    failing = join_stretches([piece(begin, failed=1, length=step) for begin in begins], 60 * step)
     under_way = {"mail": (window.since, 3)}
-    stretches = joined(pieces, 60 * step)
+    stretches = join_stretches(pieces, 60 * step)
     (lane,) = gantt.lanes(window, ["mail"], {"mail": BusyTime(stretches, failing)}, under_way, window.until)
-    assert len(lane.bars) <= SLICES and len(lane.marks) == 1 and lane.running is not None
+    assert len(lane.bars) <= MAX_SLICES and len(lane.marks) == 1 and lane.running is not None
     for bar in (*lane.bars, *lane.marks, lane.running):
         assert bar.x >= 0 and bar.x + bar.width <= gantt.WIDTH + 0.2
     assert (lane.marks[0].first_at, lane.marks[0].last_at) == (window.since, window.until)
-    apart = joined(pieces[2::2], 60 * step)
+    apart = join_stretches(pieces[2::2], 60 * step)
     (lane,) = gantt.lanes(window, ["mail"], {"mail": BusyTime(apart, [])}, {}, window.until)
     assert len(lane.bars) == len(pieces[2::2]) > 20
 
@@ -841,7 +851,7 @@ def test_a_lane_has_a_bounded_number_of_bars_inside_of_the_drawing() -> None:
 def test_slices_part_an_hour_evenly_and_are_no_more_than_can_be_drawn(hours: float, minutes: int) -> None:
     since = moment("2026-11-20T18:07")
     length = slice_length(TimeWindow(since, since + timedelta(hours=hours)))
-    assert length == timedelta(minutes=minutes) and hours * 60 / minutes <= SLICES
+    assert length == timedelta(minutes=minutes) and hours * 60 / minutes <= MAX_SLICES
 
 
 # Rules of every page
@@ -927,7 +937,7 @@ def test_the_page_of_a_night_never_reads_a_whole_table(
     assert client.get("/night?since=14h").status_code == 200
     now = datetime.now(UTC)
     with app.extensions["wakeboard_database"].primary.connect() as asking:
-        summary(asking, TimeWindow(now - timedelta(hours=14), now), UTC)
+        summarize(asking, TimeWindow(now - timedelta(hours=14), now), UTC)
     big = ("job_runs", "job_attempts", "statistics_rollups", "missed_fires", "audit_log")
     looked_at = [(sql, values) for sql, values in asked if any(table in sql for table in big)]
     assert len(looked_at) >= 20
@@ -940,10 +950,10 @@ def test_the_page_of_a_night_never_reads_a_whole_table(
     judged = [plan for sql, plan in planned if "AS late_run_id" in sql]
     assert len(judged) >= 3
     assert all("Index Only Scan using job_runs_fires " in plan for plan in judged), judged
-    recovered = [plan for sql, plan in planned if "WITH well AS MATERIALIZED" in sql]
+    recovered = [plan for sql, plan in planned if "WITH recovered AS MATERIALIZED" in sql]
     assert len(recovered) >= 3
     assert all("using job_attempts_later_successes on" in plan for plan in recovered), recovered
-    tried = [plan for sql, plan in planned if "WITH tried AS MATERIALIZED" in sql]
+    tried = [plan for sql, plan in planned if "WITH attempts AS MATERIALIZED" in sql]
     used = "Index Only Scan Backward using job_attempts_failed_runs "
     assert sum(used in plan for plan in tried) >= 3 and all("Full Join" in plan for plan in tried), tried
 

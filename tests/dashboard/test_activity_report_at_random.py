@@ -16,8 +16,14 @@ from sqlalchemy import text
 
 from tests.conftest import Connection
 from tests.support.factories import a_definition, a_later_success, a_run, an_attempt
-from wakeboard.reporting.activity_report import TimeWindow, faults, fires
-from wakeboard.reporting.activity_report.faults import FailedRunStates, FailingRuns
+from wakeboard.reporting.activity_report import TimeWindow, failures, fires
+from wakeboard.reporting.activity_report.failures import (
+    MAX_SHOWN,
+    FailedRunStates,
+    FailingRuns,
+    find_failed_attempts,
+    find_recovered_runs,
+)
 from wakeboard.reporting.activity_report.fires import LATE, ScheduleFires
 
 # So many minutes ago windows begin and end.
@@ -66,7 +72,7 @@ def a_fire(connection: Connection, chance: Random, schedule: int, at: datetime) 
 
 
 def walked(made: list[Fire], names: dict[int, str], window: TimeWindow, now: datetime) -> list[ScheduleFires]:
-    """Return the schedules of ``fires.fired``, told by walking over the fires one by one."""
+    """Return the schedules of ``fires.find_fires``, told by walking over the fires one by one."""
     by_schedule: dict[int, list[Fire]] = defaultdict(list)
     for fire in made:
         if window.since <= fire.at < window.until:
@@ -114,14 +120,14 @@ def test_fires_are_judged_as_by_a_walk_over_all_of_them(
     made, names = random_fires(connection, Random(seed), (8, 60, 30, 20))
     with looking(app) as (session, now):
         for window in spans(now):
-            found, told = fires.fired(session, window), walked(made, names, window, now)
+            found, told = fires.find_fires(session, window), walked(made, names, window, now)
             assert found.schedules == told
             assert found.late == sum(one.late for one in told)
-            assert found.beside == sum(one.beside for one in told)
+            assert found.overlapping == sum(one.beside for one in told)
             delays = [one.late_seconds for one in told if one.late_seconds]
             assert [one.late_seconds for one in found.latest] == sorted(delays, reverse=True)
             overlaps = [one.beside for one in told if one.beside]
-            assert [one.beside for one in found.most_beside] == sorted(overlaps, reverse=True)
+            assert [one.beside for one in found.most_overlapping] == sorted(overlaps, reverse=True)
 
 
 # Runs that failed
@@ -136,7 +142,7 @@ def numbers(array: str) -> list[int]:
 def test_what_became_of_failures_is_as_by_a_walk_over_the_newest_of_them(
     app: Flask, connection: Connection, monkeypatch: pytest.MonkeyPatch, cap: int
 ) -> None:
-    monkeypatch.setattr(faults, "CAP", cap)
+    monkeypatch.setattr(failures, "CAP", cap)
     chance, now = Random(cap), datetime.now(UTC)
     standing: dict[int, tuple[str | None, datetime | None]] = {}
     groups: dict[int, int | None] = {}
@@ -170,8 +176,8 @@ def test_what_became_of_failures_is_as_by_a_walk_over_the_newest_of_them(
             newest = sorted(each for each in failed if window.since <= each[0] < window.until)[-cap:]
             within = {run for _, run, *_ in newest}
             stands = Counter(standing[run][0] for run in within)
-            found = faults.failed(session, window, [7])
-            assert found.fates == FailedRunStates(
+            found = find_failed_attempts(session, window, [7])
+            assert found.states == FailedRunStates(
                 len(within), stands["succeeded"], stands["failed"] + stands["queued"], stands["dead"],
                 stands["cancelled"], stands[None],
             )  # fmt: skip
@@ -182,17 +188,17 @@ def test_what_became_of_failures_is_as_by_a_walk_over_the_newest_of_them(
                 told = found.failing.get(mark, FailingRuns())
                 assert told == FailingRuns(marks[number, "failed"], marks[number, "dead"]), mark
             lost = [(run, epoch) for _, run, epoch, is_lost in newest if is_lost]
-            assert found.of_lost == len(lost)
+            assert found.lost_count == len(lost)
             lost_told = zip(numbers(found.lost_runs), numbers(found.lost_epochs), strict=True)
-            assert sorted(lost_told) == sorted(lost[-faults.MOST_SHOWN :])
+            assert sorted(lost_told) == sorted(lost[-MAX_SHOWN:])
             tries = Counter(run for _, run, *_ in failed)
             first = {run: at for at, run, *_ in sorted(failed, reverse=True)}
             well = {run for run in tries if is_well(standing[run], window)}
-            recovered, of_all = faults.recovered(session, window)
+            recovered, of_all = find_recovered_runs(session, window)
             assert of_all == min(len(well), cap)
             told = {run.id: (run.failures, run.first_failed_at) for run in recovered}
             assert told.items() <= {run: (tries[run], first[run]) for run in well}.items()
-            assert len(told) == min(of_all, faults.MOST_SHOWN)
+            assert len(told) == min(of_all, MAX_SHOWN)
             in_order = [run.failures for run in recovered]
             assert in_order == sorted(in_order, reverse=True)
 

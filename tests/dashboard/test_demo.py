@@ -17,7 +17,7 @@ HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 @pytest.fixture
 def opened(connection: Connection) -> None:
     """The shop's tables, customers and products, without its past."""
-    shop.create(connection)
+    shop.create_tables(connection)
 
 
 def a_mail(connection: Connection, subject: str = "Invoice 7", message_id: str | None = "<7@shop>") -> None:

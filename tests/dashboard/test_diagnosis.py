@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from datetime import UTC, datetime
 from html import unescape
-from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
@@ -14,8 +14,7 @@ from flask.testing import FlaskClient
 from tests.conftest import Connection
 from tests.support.factories import a_run, a_type, a_worker, from_now, insert
 from wakeboard import cli
-from wakeboard.reporting.diagnosis.question import CAP, QUESTION
-from wakeboard.reporting.diagnosis.reasons import reasons
+from wakeboard.reporting.diagnosis.wait_reasons import COUNT_CAP, WAITING_RUN, WaitingRun, wait_reasons
 
 TIME = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ"
 Told = Callable[[int], list[str]]
@@ -285,13 +284,13 @@ def test_hostile_reasons_stay_text(connection: Connection, client: FlaskClient, 
 
 
 def test_counting_a_long_queue_stops(connection: Connection) -> None:
-    row: dict[str, Any] = {
-        "job_type": "mail", "status": "queued", "run_at": None, "attempts": 0, "failures": 0, "is_due": True,
-        "error_code": None, "most_attempts": 10, "is_known": True, "paused_at": None, "most_running": None,
-        "running": 0, "ahead": CAP + 1, "ended": 3000, "ended_seconds": 300.0, "workers": 1, "slots": 4,
-        "busy": 0, "others": 1,
-    }  # fmt: skip
-    said = reasons(row)[0].say()
+    run = WaitingRun(
+        job_type="mail", status="queued", run_at=datetime.now(UTC), attempts=0, failures=0, error_code=None,
+        is_due=True, most_attempts=10, is_known=True, paused_at=None, paused_by=None, paused_reason=None,
+        paused_until=None, most_running=None, running=0, ahead=COUNT_CAP + 1, ended=3000, ended_seconds=300.0,
+        workers=1, slots=4, busy=0, draining=0, others=1,
+    )  # fmt: skip
+    said = wait_reasons(run)[0].say()
     assert (
         said == "Waits in line: 10 000+ due runs of this type come before it,"
         " more than 17 min at the present rate."
@@ -314,7 +313,7 @@ def test_the_question_never_reads_the_whole_table(connection: Connection) -> Non
         connection.execute("SELECT max(id) FROM wakeboard.job_runs WHERE status = 'queued'").fetchone() or ()
     )
     for run_id in (run, mail):
-        explained = connection.execute(f"EXPLAIN {QUESTION}".encode(), {"id": run_id}).fetchall()
+        explained = connection.execute(f"EXPLAIN {WAITING_RUN}".encode(), {"id": run_id}).fetchall()
         plan = "\n".join(line for (line,) in explained)
         assert "Seq Scan on job_runs" not in plan, plan
         assert set(re.findall(r"(?:using|Bitmap Index Scan on) (job_runs\w+)", plan)) == {

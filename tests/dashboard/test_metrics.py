@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.conftest import Connection
 from tests.support.factories import a_run, a_type, insert
 from tests.support.processes import ROOT
-from wakeboard.reporting.hourly_rollups import sum_next
+from wakeboard.reporting.hourly_rollups import sum_next_hour
 from wakeboard_dashboard.queries import health, types
 from wakeboard_dashboard.text.verdict import CAP
 
@@ -77,7 +77,7 @@ def test_a_counter_says_the_same_whether_its_hours_are_summed_or_not(
     ended(connection, now, runs=2)
     before = told(client, "wakeboard_attempts_total")
     assert before == {("mail", "succeeded"): 7, ("mail", "failed"): 3}
-    while sum_next(connection):
+    while sum_next_hour(connection):
         pass
     assert told(client, "wakeboard_attempts_total") == before
     # What comes late to a summed hour is counted once it is merged, and nothing is counted less.

@@ -16,7 +16,7 @@ from tests.dashboard.test_alerts import JSON, told
 from tests.support.factories import a_run, age, from_now, insert, rows
 from tests.support.receivers import Mailbox, Receiver, mailbox, receiver
 from wakeboard.reporting.activity_report import TimeWindow
-from wakeboard.reporting.activity_report.summary import FEW, Summary, summary
+from wakeboard.reporting.activity_report.summary import MAX_LINES, Summary, summarize
 
 __all__ = ["mailbox", "receiver", "told"]
 
@@ -28,7 +28,7 @@ def rule(connection: Connection) -> dict[str, Any]:
 def summed(connection: Connection, body: dict[str, Any]) -> Summary:
     """Return what a report says of the window of ``body``, asked as workers ask."""
     window = TimeWindow(*(datetime.fromisoformat(body[name]) for name in ("since", "until")))
-    return summary(connection, window, UTC)
+    return summarize(connection, window, UTC)
 
 
 def a_night_that_is_over(client: FlaskClient, connection: Connection) -> tuple[dict[str, Any], Summary]:
@@ -79,13 +79,13 @@ def test_each_link_of_a_report_opens(client: FlaskClient, connection: Connection
 def test_only_the_worst_few_are_named_and_hostile_names_are_short_lines(
     client: FlaskClient, connection: Connection
 ) -> None:
-    for number in range(FEW + 3):
+    for number in range(MAX_LINES + 3):
         run = a_run(connection, "dead", attempts=0)
         failure(connection, "5 minutes", run, error_code=f"code_{number}", job_type=HOSTILE[:20])
     body = night(client)
     found = summed(connection, body)
     failed = next(section for section in found.sections if section.name == "failed")
-    assert (len(failed.lines), failed.more) == (FEW, 3)
+    assert (len(failed.lines), failed.more) == (MAX_LINES, 3)
     assert all("\n" not in line.text and "\u202e" not in line.text for line in failed.lines)
 
 

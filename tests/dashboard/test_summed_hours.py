@@ -18,7 +18,7 @@ from tests.support.factories import a_type
 from wakeboard.accounts import sessions, users
 from wakeboard.core.states import Role
 from wakeboard.reporting import hourly_rollups, statistics
-from wakeboard.reporting.activity_report.usual import Baseline, medians
+from wakeboard.reporting.activity_report.baselines import Baseline, find_baselines
 from wakeboard_dashboard.web.connection import Database
 
 # Nine days of four types, with pauses; times are eighths of a second, so that sums are exact.
@@ -64,7 +64,7 @@ def answer(client: FlaskClient, place: str) -> dict[str, Any]:
 
 def sum_hours(connection: Connection, most: int = 10_000) -> None:
     for _ in range(most):
-        if hourly_rollups.sum_next(connection) is None:
+        if hourly_rollups.sum_next_hour(connection) is None:
             return
 
 
@@ -119,15 +119,15 @@ def test_an_hour_to_which_something_came_late_is_told_with_it(database: str, pas
         f"""INSERT INTO wakeboard.statistics_deltas
         VALUES ({late}, 'mail', 'succeeded', 20, 20, 7, 700000000, 100000000, 1, 1)""".encode()
     )
-    statistics.merge(past)
+    statistics.merge_deltas(past)
     unsummed = attempts()
     sum_hours(past)
     assert attempts() == unsummed != before
 
 
 def usual(connection: Connection, since: datetime) -> dict[str, Baseline]:
-    """Return the medians before ``since``, asked as workers ask."""
-    return medians(connection, since)
+    """Return the baselines before ``since``, asked as workers ask."""
+    return find_baselines(connection, since)
 
 
 @pytest.mark.parametrize("zone", ["UTC", "Asia/Kolkata", "Asia/Kathmandu"])
@@ -145,13 +145,13 @@ def test_what_is_usual_is_the_same_by_hours_and_by_minutes(past: Connection, zon
 def test_a_busy_week_is_usual_as_a_whole_once_it_is_summed(
     past: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("wakeboard.reporting.activity_report.usual.MOST_MINUTES", 20)
+    monkeypatch.setattr("wakeboard.reporting.activity_report.baselines.MAX_MINUTE_ROWS", 20)
     since = datetime.now(UTC) - timedelta(hours=3)
     newest = usual(past, since)
     sum_hours(past)
     whole = usual(past, since)
     assert all(whole[name].runs > 5 * newest[name].runs for name in newest)
-    monkeypatch.setattr("wakeboard.reporting.activity_report.usual.MOST_HOURS", 40)
+    monkeypatch.setattr("wakeboard.reporting.activity_report.baselines.MAX_HOUR_ROWS", 40)
     fewer = usual(past, since)
     assert all(fewer[name].runs < whole[name].runs for name in fewer), "and that is bounded too"
 

@@ -22,8 +22,8 @@ from wakeboard.core.errors.error_groups import group_of, own_frame
 from wakeboard.core.outcome import Cancelled, Permanent, Retryable
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
-from wakeboard.demo import clients, orders, page, past, reports, shop
-from wakeboard.demo.mail_server import LARGEST_BYTES, read
+from wakeboard.demo import clients, history, orders, page, reports, shop
+from wakeboard.demo.mail_server import LARGEST_BYTES, parse_mail
 from wakeboard.demo.servers import is_outage
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import JOB_TYPES
@@ -117,8 +117,8 @@ def test_the_first_start_finds_a_week_of_history_and_the_second_start_the_same(
 
 
 def test_the_past_agrees_with_itself(database: str, connection: Connection) -> None:
-    shop.create(connection)
-    past.write(connection)
+    shop.create_tables(connection)
+    history.write_history(connection)
     wrong = connection.execute("""
         SELECT r.id FROM wakeboard.job_runs AS r
         JOIN (SELECT run_id, count(*) AS tries, max(lease_epoch) AS epoch, max(finished_at) AS finished,
@@ -138,8 +138,8 @@ def test_the_past_agrees_with_itself(database: str, connection: Connection) -> N
 
 
 def test_what_schedules_made_in_the_past_stands_on_their_pages(connection: Connection) -> None:
-    shop.create(connection)
-    past.write(connection)
+    shop.create_tables(connection)
+    history.write_history(connection)
     fired = connection.execute(
         """SELECT d.name, count(*)::int, bool_and(r.scheduled_for = r.created_at),
             d.last_fire_at = max(r.scheduled_for), d.next_fire_at > now()
@@ -161,8 +161,8 @@ def test_what_schedules_made_in_the_past_stands_on_their_pages(connection: Conne
 
 def test_a_schedule_that_somebody_made_before_stays_as_it_is(connection: Connection) -> None:
     own = factories.a_definition(connection, "nightly_cleanup", job_type="mail", schedule="0 4 * * *")
-    shop.create(connection)
-    past.write(connection)
+    shop.create_tables(connection)
+    history.write_history(connection)
     assert count(connection, "wakeboard.job_runs", f"definition_id = {own}") == 0
     assert count(connection, "wakeboard.job_definitions", f"id = {own} AND schedule = '0 4 * * *'") == 1
 
@@ -219,12 +219,12 @@ def test_an_order_is_charged_invoiced_and_mailed_once(opened: Connection, tmp_pa
     insistent(lambda: orders.send_invoice(invoice))
     assert count(opened, "shop.charges") == 1
     (mail,) = page.mails(opened)
-    assert (mail["subject"], mail["attachments"]) == (f"Your invoice {order}", [f"invoice-{order}.txt"])
+    assert (mail.subject, mail.attachments) == (f"Your invoice {order}", [f"invoice-{order}.txt"])
     invoice = (tmp_path / "demo/invoices" / f"invoice-{order}.txt").read_text()
     assert f"INVOICE {order}\n" in invoice and "1 x Board wax" in invoice and "12.90 EUR" in invoice
     assert list((tmp_path / "demo/invoices").glob("*.part")) == []
-    (shown,) = [one for one in page.orders(opened) if one["id"] == order]
-    assert (shown["status"], shown["product"]) == ("INVOICED", "Board wax")
+    (shown,) = [one for one in page.orders(opened) if one.id == order]
+    assert (shown.status, shown.product) == ("INVOICED", "Board wax")
     assert count(opened, "wakeboard.job_runs", f"idempotency_key = 'team:{order}'") == 1
 
 
@@ -236,7 +236,7 @@ def test_a_mail_that_arrived_before_its_sender_died_is_found_and_not_sent_again(
         insistent(lambda: clients.send(mail))
         raise Cancelled("killed")
 
-    mail = clients.letter("alice@example.com", "Your invoice", "…", f"invoice-{order}")
+    mail = clients.new_mail("alice@example.com", "Your invoice", "…", f"invoice-{order}")
     with pytest.raises(Cancelled):
         first.once("mail", died_after_sending)
     opened.execute(
@@ -257,23 +257,23 @@ def test_a_declined_card_is_dead_at_once_and_its_order_says_so(opened: Connectio
         orders.charge_card(context)
     assert declined.value.error_code == "card_declined"
     told = "".join(traceback.format_exception(declined.value))
-    (before,) = [failure for failure in past.FAILURES if failure.code == "card_declined"]
+    (before,) = [failure for failure in history.FAILURES if failure.code == "card_declined"]
     made = group_of("charge_card", "card_declined", before.message.format(order=7), before.traceback)
     assert made == group_of("charge_card", "card_declined", str(declined.value), told)
-    assert page.orders(opened)[0]["status"] == "DECLINED"
+    assert page.orders(opened)[0].status == "DECLINED"
     assert count(opened, "wakeboard.effects") == 0
 
 
 @pytest.mark.parametrize(
     ("code", "frame"),
     [
-        ("KeyError", "catalogue.py in fill"), ("http_503", "clients.py in ask"),
-        ("card_declined", "orders.py in charge_card"), ("smtp_451", "clients.py in send"),
-        ("smtp_unreachable", "clients.py in send"), ("timed_out", None), ("lease_lost", None),
+        ("KeyError", "catalogue.py in fill"), ("http_503", "clients.py in call_provider"),
+        ("card_declined", "orders.py in charge_card"), ("smtp_451", "clients.py in deliver"),
+        ("smtp_unreachable", "clients.py in deliver"), ("timed_out", None), ("lease_lost", None),
     ],
 )  # fmt: skip
 def test_what_failed_in_the_past_tells_where_it_was_raised(code: str, frame: str | None) -> None:
-    for failure in past.FAILURES:
+    for failure in history.FAILURES:
         if failure.code == code:
             assert own_frame(failure.traceback or "") == frame
 
@@ -292,7 +292,7 @@ def test_an_outage_of_the_stock_service_comes_soon_and_ends(opened: Connection) 
     assert [is_outage(seconds) for seconds in (0, 59, 60, 149, 150, 359, 420)] == [
         False, False, True, True, False, False, True,
     ]  # fmt: skip
-    assert clients.ask("/stock/wax")["sku"] == "wax"
+    assert clients.call_provider("/stock/wax")["sku"] == "wax"
 
 
 def test_a_report_has_one_key_whether_signing_up_the_schedule_or_a_click_asks_for_it(
@@ -300,7 +300,7 @@ def test_a_report_has_one_key_whether_signing_up_the_schedule_or_a_click_asks_fo
 ) -> None:
     demo.prepare(database)
     monday = date(2026, 1, 5)
-    first = reports.first_report(1, datetime(2026, 1, 7, 12, tzinfo=UTC))
+    first = reports.first_report(1, date(2026, 1, 7))
     assert (first.key, first.run_at) == ("report:1:2026-01-05", datetime(2026, 1, 12, 6, tzinfo=UTC))
     assert reports.report(1, monday).key == first.key
     fire = Context(job_type="weekly_reports", scheduled_for="2026-01-12T06:00:00+00:00")
@@ -333,13 +333,13 @@ def test_the_nightly_clean_up_removes_what_is_old_and_nothing_else(
 def test_the_buttons_of_the_demo_page_enqueue_and_are_audited(database: str, connection: Connection) -> None:
     demo.prepare(database)
     assert page.is_open(connection)
-    placed = page.place_order(connection, OPERATOR, "try it")
+    placed = page.press(connection, "order", OPERATOR, "try it")
     assert (placed.result, factories.row(connection, int(placed.id))["job_type"]) == ("done", "check_address")
-    signed = page.sign_up(connection, OPERATOR)
+    signed = page.press(connection, "signup", OPERATOR)
     assert factories.row(connection, int(signed.id))["run_at"] > datetime.now(UTC)
-    exported = page.export_report(connection, OPERATOR)
-    assert page.export_report(connection, OPERATOR).id == exported.id
-    assert page.mail_report(connection, OPERATOR).ok
+    exported = page.press(connection, "export", OPERATOR)
+    assert page.press(connection, "export", OPERATOR).id == exported.id
+    assert page.press(connection, "report", OPERATOR).ok
     assert count(connection, "wakeboard.audit_log", "actor = 'olga' AND action = 'run.enqueue'") == 5
     assert count(connection, "wakeboard.audit_log", "reason = 'try it'") == 1
 
@@ -347,8 +347,8 @@ def test_the_buttons_of_the_demo_page_enqueue_and_are_audited(database: str, con
 def test_who_may_only_look_cannot_press_the_demos_buttons(database: str, connection: Connection) -> None:
     demo.prepare(database)
     before = count(connection, "wakeboard.job_runs"), count(connection, "shop.orders")
-    for button in (page.place_order, page.sign_up, page.export_report, page.mail_report):
-        assert button(connection, VIEWER).result == "denied"
+    for button in page.BUTTONS:
+        assert page.press(connection, button, VIEWER).result == "denied"
     assert (count(connection, "wakeboard.job_runs"), count(connection, "shop.orders")) == before
 
 
@@ -368,8 +368,8 @@ def test_the_mailbox_keeps_what_it_is_sent_and_refuses_what_it_cannot_keep(opene
             )
         assert refused.value.smtp_code == 552
     (mail,) = page.mails(opened)
-    assert (mail["subject"], mail["recipients"]) == ("dots", ["b@example.com"])
-    assert mail["body"].startswith(".\n..two\nend")
+    assert (mail.subject, mail.recipients) == ("dots", ["b@example.com"])
+    assert mail.body.startswith(".\n..two\nend")
 
 
 def insistent_mail(client: smtplib.SMTP, content: bytes) -> None:
@@ -394,7 +394,7 @@ def insistent_mail(client: smtplib.SMTP, content: bytes) -> None:
     ],
 )
 def test_whatever_is_wrong_with_a_message_it_is_a_mail(content: bytes) -> None:
-    mail = read(content, "a@example.com", ["b@example.com"])
+    mail = parse_mail(content, "a@example.com", ["b@example.com"])
     assert "\x00" not in mail.subject + mail.body
 
 
@@ -417,9 +417,9 @@ def test_without_its_mail_server_a_command_says_what_to_install(
 
 def test_the_shop_mails_to_its_own_loopback_mailbox_only(connection: Connection) -> None:
     assert clients.LOOPBACK == "127.0.0.1"
-    shop.create(connection)
+    shop.create_tables(connection)
     with pytest.raises(Permanent, match="wakeboard up --demo"):
-        clients.send(clients.letter("alice@example.com", "s", "t", "m"))
+        clients.send(clients.new_mail("alice@example.com", "s", "t", "m"))
 
 
 def test_the_shop_costs_no_import_of_sqlalchemy_until_a_handler_needs_it() -> None:

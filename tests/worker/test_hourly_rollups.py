@@ -56,7 +56,7 @@ def ended(
 def sum_all(connection: Connection) -> list[datetime]:
     """Sum whatever is due; return the hours in the order in which they were."""
     found = []
-    while (hour := hourly_rollups.sum_next(connection)) is not None:
+    while (hour := hourly_rollups.sum_next_hour(connection)) is not None:
         found.append(hour.astimezone(UTC))
     return found
 
@@ -135,7 +135,7 @@ def test_what_comes_late_makes_its_hour_be_summed_anew(connection: Connection) -
     ended(connection, hour, 2, table="statistics_deltas")
     ended(connection, hour, 1, table="statistics_deltas", job_type="report")
     assert summed(connection)[hour] == 5
-    statistics.merge(connection)
+    statistics.merge_deltas(connection)
     assert hour not in summed(connection), "until it is summed, its minutes are read"
     assert sum_all(connection) == [hour]
     assert summed(connection)[hour] == 8
@@ -151,7 +151,7 @@ def test_a_late_delta_is_not_lost_to_an_hour_that_is_being_written(
     ended(connection, hour, 2, table="statistics_deltas")
 
     def merge() -> None:
-        statistics.merge(other)
+        statistics.merge_deltas(other)
 
     with connection.transaction():
         insert(connection, "statistics_hours", {"hour": hour, "summed_at": from_now("0 s")}, "hour")
@@ -168,9 +168,9 @@ def test_a_late_delta_is_not_lost_to_an_hour_that_is_being_written(
 def test_nobody_sums_while_another_merges_or_sums(connection: Connection, other: Connection) -> None:
     ended(connection, hour_ago(connection, 4))
     with other.transaction():
-        other.execute(f"SELECT {hourly_rollups.IN_TURN}".encode())
-        assert hourly_rollups.sum_next(connection) is None
-    assert hourly_rollups.sum_next(connection) is not None
+        other.execute(f"SELECT {hourly_rollups.TRY_LOCK}".encode())
+        assert hourly_rollups.sum_next_hour(connection) is None
+    assert hourly_rollups.sum_next_hour(connection) is not None
 
 
 def test_processes_that_sum_at_once_sum_nothing_twice(connection: Connection, database: str) -> None:
@@ -236,4 +236,4 @@ def test_a_lost_connection_is_not_an_hour_that_cannot_be_summed(
     ended(connection, hour_ago(connection, 3))
     superuser.execute("SELECT pg_terminate_backend(%s)", (connection.info.backend_pid,))
     with pytest.raises(psycopg.OperationalError):
-        hourly_rollups.sum_next(connection)
+        hourly_rollups.sum_next_hour(connection)

@@ -14,8 +14,7 @@ from wakeboard import cli
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import types
-from wakeboard.reporting.diagnosis.question import QUESTION
-from wakeboard.reporting.diagnosis.reasons import reasons
+from wakeboard.reporting.diagnosis.wait_reasons import explain_wait
 
 ANNA = Actor("anna", Role.OPERATOR, "web")
 
@@ -124,10 +123,7 @@ def test_a_waiting_run_says_by_when_its_type_starts_again(connection: Connection
     a_type(connection, "mail")
     run = a_run(connection, job_type="mail")
     types.pause(connection, "mail", ANNA, until=soon(connection, hours=1))
-    cursor = connection.execute(QUESTION.encode(), {"id": run})
-    assert cursor.description is not None
-    found = dict(zip((column.name for column in cursor.description), cursor.fetchone() or (), strict=True))
-    (why,) = [one.say() for one in reasons(found) if one.name == "paused"]
+    (why,) = [one.say() for one in explain_wait(connection, run)[1] if one.name == "paused"]
     assert "nothing of it starts until it is resumed, at the latest at 20" in why
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from wakeboard.demo.rehearsal.findings import CancelledRun, Evidence, ReceiptAttempt, findings
+from wakeboard.demo.rehearsal.findings import CancelledRun, Measurements, ReceiptAttempt, findings
 
 RECEIPTS, REFUSED = range(1, 101), frozenset(range(5, 101, 5))
 LOST = (61, 62, 63)
@@ -23,7 +23,7 @@ REFUSALS = [attempt(run_id, "failed", "smtp_451", "a") for run_id in sorted(REFU
 LOSSES = [attempt(run_id, "lost", "lost", "b") for run_id in LOST]
 SUCCESSES = [attempt(run_id, "succeeded", found=run_id in LOST) for run_id in RECEIPTS]
 MAILS = [f"<{number}>" for number in RECEIPTS]
-WELL = Evidence(
+WELL = Measurements(
     states={"succeeded": 100},
     attempts=[*REFUSALS, *LOSSES, *SUCCESSES],
     refused_runs=REFUSED,
@@ -39,11 +39,11 @@ WELL = Evidence(
 )
 
 
-def not_so(evidence: Evidence, with_effects: bool = True) -> list[str]:
-    return [each.what for each in findings(evidence, with_effects=with_effects) if not each.is_so]
+def not_so(evidence: Measurements, with_effects: bool = True) -> list[str]:
+    return [each.what for each in findings(evidence, with_effects=with_effects) if not each.is_ok]
 
 
-def test_when_all_went_well_every_line_is_so() -> None:
+def test_when_all_went_well_every_line_is_ok() -> None:
     assert not_so(WELL) == []
     assert len(findings(WELL, with_effects=True)) == 7
 

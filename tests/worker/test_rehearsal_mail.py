@@ -24,7 +24,7 @@ def mailbox(tmp_path: Path) -> Mailbox:
 @pytest.fixture
 def server(mailbox: Mailbox) -> Iterator[MailServer]:
     """A listening server, which is gone afterwards."""
-    started = MailServer(mailbox.keep)
+    started = MailServer(mailbox.store)
     started.start()
     yield started
     started.stop()
@@ -70,7 +70,7 @@ def test_a_held_mail_is_accepted_while_its_sender_waits(mailbox: Mailbox, server
 
 
 def test_the_server_stops_while_a_sender_says_nothing(mailbox: Mailbox) -> None:
-    server = MailServer(mailbox.keep)
+    server = MailServer(mailbox.store)
     server.start()
     with smtplib.SMTP(LOOPBACK, server.port, timeout=10):
         assert server.is_listening()

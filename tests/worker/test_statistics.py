@@ -52,7 +52,7 @@ def test_merging_keeps_every_sum(connection: Connection) -> None:
     work(connection)
     before = sums(connection)
     assert before[0] == 30
-    assert statistics.merge(connection)["rows"] > 0
+    assert statistics.merge_deltas(connection)["rows"] > 0
     assert sums(connection) == pytest.approx(before)
     assert connection.execute("SELECT count(*) FROM wakeboard.statistics_deltas").fetchone() == (0,)
     outcomes = connection.execute(
@@ -78,7 +78,7 @@ def test_merging_keeps_what_each_bucket_counts_in_fewer_rows(connection: Connect
         ).fetchall()
 
     before = [by_bucket("deltas", times) for times in ("duration", "wait")]
-    assert statistics.merge(connection)["rows"] <= 4 * (13 + 17 - 1)
+    assert statistics.merge_deltas(connection)["rows"] <= 4 * (13 + 17 - 1)
     assert [by_bucket("rollups", times) for times in ("duration", "wait")] == before
 
 
@@ -88,7 +88,7 @@ def test_the_minute_under_way_is_left_alone(connection: Connection) -> None:
     (one,) = claim(connection)
     succeed(connection, one.held)
     connection.execute("UPDATE wakeboard.statistics_deltas SET minute = date_trunc('minute', now())")
-    statistics.merge(connection)
+    statistics.merge_deltas(connection)
     assert connection.execute("SELECT sum(runs)::int FROM wakeboard.statistics_deltas").fetchone() == (1,)
 
 
@@ -98,7 +98,7 @@ def test_processes_that_merge_at_once_count_nothing_twice(connection: Connection
 
     def merge() -> None:
         with db.connect(database, name="wakeboard merger") as mine:
-            statistics.merge(mine)
+            statistics.merge_deltas(mine)
 
     threads = [threading.Thread(target=merge) for _ in range(6)]
     for thread in threads:
@@ -110,10 +110,10 @@ def test_processes_that_merge_at_once_count_nothing_twice(connection: Connection
 
 def test_a_late_delta_is_added_to_its_minute(connection: Connection) -> None:
     work(connection)
-    statistics.merge(connection)
+    statistics.merge_deltas(connection)
     connection.execute("UPDATE wakeboard.job_types SET name = 'other'")
     work(connection)
-    statistics.merge(connection)
+    statistics.merge_deltas(connection)
     assert sums(connection)[0] == 60
 
 

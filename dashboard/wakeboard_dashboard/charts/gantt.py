@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from wakeboard.reporting.activity_report import TimeWindow
-from wakeboard.reporting.activity_report.stretches import BusyTime, Stretch
+from wakeboard.reporting.activity_report.type_activity import BusyTime, Stretch
 
 WIDTH = 1000
 # Narrower bars cannot be seen, nor pointed at.

@@ -40,7 +40,7 @@ from sqlalchemy.dialects.postgresql import aggregate_order_by
 from wakeboard.core.states import FAILING, FAILURES, Status, sql_list
 from wakeboard.database.tables import error_groups, job_attempts, job_runs, workers
 from wakeboard.reporting.activity_report import TimeWindow
-from wakeboard.reporting.activity_report.faults import UNKNOWN
+from wakeboard.reporting.activity_report.failures import UNKNOWN_CODE
 from wakeboard_dashboard.queries.groups import ErrorGroupRow, by_number
 from wakeboard_dashboard.queries.statements import Column, Statement
 
@@ -54,7 +54,7 @@ NOTHING_SAID = ("", "<value>", "<n>", "<id>")
 
 attempts, runs = job_attempts.c, job_runs.c
 _failed = attempts.outcome.in_([literal(outcome.value, literal_execute=True) for outcome in FAILURES])
-_code = func.coalesce(attempts.error_code, literal(UNKNOWN, literal_execute=True))
+_code = func.coalesce(attempts.error_code, literal(UNKNOWN_CODE, literal_execute=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -390,7 +390,7 @@ def _in_window(window: FailureWindow) -> list[ColumnElement[bool]]:
     conditions = [which, attempts.finished_at >= window.since, attempts.finished_at < window.until]
     if window.code is not None:
         conditions.append(
-            _code == window.code if window.code == UNKNOWN else attempts.error_code == window.code
+            _code == window.code if window.code == UNKNOWN_CODE else attempts.error_code == window.code
         )
     if window.job_type is not None:
         conditions.append(attempts.job_type == window.job_type)
@@ -401,7 +401,7 @@ _EXAMPLES = text(f"""
 SELECT coalesce(
     (SELECT a.error FROM wakeboard.job_attempts AS a
      WHERE a.outcome IN ({sql_list(FAILURES)}) AND a.finished_at = g.last_at
-        AND coalesce(a.error_code, '{UNKNOWN}') = g.code AND a.job_type = g.job_type
+        AND coalesce(a.error_code, '{UNKNOWN_CODE}') = g.code AND a.job_type = g.job_type
         AND a.error_group IS NOT DISTINCT FROM g.number LIMIT 1),
     CASE WHEN g.number IS NULL THEN
         (SELECT r.last_error FROM wakeboard.job_runs AS r

@@ -8,7 +8,7 @@ from sqlalchemy import Connection, func, select, text, union_all
 
 from wakeboard.core.states import FAILURES, Status, sql_list
 from wakeboard.database.tables import job_types, statistics_deltas, statistics_rollups
-from wakeboard.reporting.hourly_rollups import hour_of
+from wakeboard.reporting.hourly_rollups import hour_start
 from wakeboard_dashboard.queries import types
 from wakeboard_dashboard.queries.statements import Column
 
@@ -25,7 +25,7 @@ WITH today AS MATERIALIZED (
         WHERE known.hour = each.hour AND known.summed_at IS NOT NULL
     ) AS is_summed
     FROM generate_series(
-        date_trunc('day', now(), 'UTC'), {hour_of("now()")}, '1 hour'
+        date_trunc('day', now(), 'UTC'), {hour_start("now()")}, '1 hour'
     ) AS each (hour)
 )
 SELECT job_type, sum(succeeded)::bigint AS succeeded, sum(failed)::bigint AS failed

@@ -14,14 +14,25 @@ from functools import cached_property
 
 from sqlalchemy import Connection
 
-from wakeboard.reporting.activity_report import TimeWindow, faults, fires, minutes
-from wakeboard.reporting.activity_report import missed as missed_fires
-from wakeboard.reporting.activity_report.faults import MOST_SHOWN, FailingRuns, Lost, Mark, Recovered, mark_of
-from wakeboard.reporting.activity_report.minutes import Running, SlowRun, TypeAttempts
-from wakeboard.reporting.activity_report.stretches import BusyTime
-from wakeboard.reporting.activity_report.unmanned import UnmannedStretch, unmanned
-from wakeboard.reporting.activity_report.usual import Baseline, medians
-from wakeboard.reporting.activity_report.words import NightNumbers
+from wakeboard.reporting.activity_report import TimeWindow, fires, type_activity
+from wakeboard.reporting.activity_report.baselines import Baseline, find_baselines
+from wakeboard.reporting.activity_report.failures import (
+    MAX_SHOWN,
+    FailedAttempts,
+    FailedRunStates,
+    FailingRuns,
+    FailureKey,
+    LostAttempt,
+    RecoveredRun,
+    failure_key,
+    find_failed_attempts,
+    find_known_failures,
+    find_lost_attempts,
+    find_recovered_runs,
+)
+from wakeboard.reporting.activity_report.type_activity import BusyTime, RunningType, SlowRun, TypeAttempts
+from wakeboard.reporting.activity_report.verdict import NightNumbers
+from wakeboard.reporting.activity_report.worker_gaps import WorkerGap, find_worker_gaps
 from wakeboard.reporting.filters.values import Moment
 from wakeboard_dashboard.queries import audit, errors, groups
 from wakeboard_dashboard.queries.errors import FailureGroups, FailureWindow, Group
@@ -35,7 +46,7 @@ NONE_FAILS = FailingRuns()
 class Failures:
     """The groups of a window, the ``new`` ones first, then those of which most attempts failed.
 
-    ``shown`` are the first MOST_SHOWN of ``count``, with their rows of error_groups. ``is_cut``: counting
+    ``shown`` are the first MAX_SHOWN of ``count``, with their rows of error_groups. ``is_cut``: counting
     stopped at ``errors.CAP``.
     """
 
@@ -68,7 +79,7 @@ def rank_failures(
 
     ranked = sorted(found.heard, key=rank)
     numbers = [group.number for group in ranked if group.number is not None]
-    kept = groups.unseen_before(connection, numbers, since, numbers[:MOST_SHOWN])
+    kept = groups.unseen_before(connection, numbers, since, numbers[:MAX_SHOWN])
 
     def is_new(group: Group) -> bool:
         if group.number is not None:
@@ -80,20 +91,20 @@ def rank_failures(
         return (group.code, group.job_type) not in known()
 
     new = [is_new(group) for group in ranked]
-    told = sorted(zip(new, ranked, strict=True), key=lambda each: not each[0])[:MOST_SHOWN]
+    told = sorted(zip(new, ranked, strict=True), key=lambda each: not each[0])[:MAX_SHOWN]
     shown = [replace(group, kept=kept.get(group.number or 0)) for _, group in told]
     return Failures(shown, len(ranked), sum(new), found.is_cut)
 
 
 def failures_in_full(
-    connection: Connection, found: Sequence[Group], failing: Mapping[Mark, FailingRuns]
+    connection: Connection, found: Sequence[Group], failing: Mapping[FailureKey, FailingRuns]
 ) -> list[Group]:
     """Return the groups, each with its newest message and how many of the window's runs fail with it now."""
     return [
         replace(
             group,
             message=message,
-            **failing.get(mark_of(group.number, group.code, group.job_type), NONE_FAILS)._asdict(),
+            **failing.get(failure_key(group.number, group.code, group.job_type), NONE_FAILS)._asdict(),
         )
         for group, message in zip(found, errors.messages_of(connection, found), strict=True)
     ]
@@ -110,18 +121,18 @@ class Night:
     @cached_property
     def usual(self) -> dict[str, Baseline]:
         """What was usual before."""
-        return medians(self.connection, self.window.since)
+        return find_baselines(self.connection, self.window.since)
 
     @cached_property
     def ran(self) -> list[TypeAttempts]:
         """What ended, by type, those with failures first."""
-        return minutes.ran(self.connection, self.window, self.usual)
+        return type_activity.find_attempts(self.connection, self.window, self.usual)
 
     @cached_property
-    def running(self) -> list[Running]:
+    def running(self) -> list[RunningType]:
         """What runs now, when the window is not over and has begun."""
         under_way = self.window.since <= self.now < self.window.until
-        return minutes.running(self.connection) if under_way else []
+        return type_activity.find_running(self.connection) if under_way else []
 
     @cached_property
     def slow(self) -> list[TypeAttempts]:
@@ -132,7 +143,9 @@ class Night:
     def slow_runs(self) -> dict[str, list[SlowRun]]:
         """The slowest runs of the types that come first in ``slow``, by type."""
         found: dict[str, list[SlowRun]] = {}
-        for run in minutes.slow_runs(self.connection, self.window, self.slow[: minutes.SLOW_TYPES]):
+        for run in type_activity.find_slow_runs(
+            self.connection, self.window, self.slow[: type_activity.MAX_SLOW_TYPES]
+        ):
             found.setdefault(run.job_type, []).append(run)
         return found
 
@@ -158,50 +171,50 @@ class Night:
         return errors.steps_of(self.connection, self.failure_window, self.failures.shown)
 
     @cached_property
-    def failed(self) -> faults.FailedAttempts:
+    def failed(self) -> FailedAttempts:
         """The attempts that failed, by run, and how those stood when they were asked for."""
-        return faults.failed(self.connection, self.window, self.failures.numbers)
+        return find_failed_attempts(self.connection, self.window, self.failures.numbers)
 
     @property
-    def fates(self) -> faults.FailedRunStates:
+    def fates(self) -> FailedRunStates:
         """What became of the runs that failed."""
-        return self.failed.fates
+        return self.failed.states
 
     @cached_property
     def known(self) -> tuple[set[tuple[str, str]], bool]:
         """The kinds of failure from before the window, and whether only the newest were read."""
-        return faults.known(self.connection, self.window)
+        return find_known_failures(self.connection, self.window)
 
     @cached_property
-    def recovered(self) -> tuple[list[Recovered], int]:
+    def recovered(self) -> tuple[list[RecoveredRun], int]:
         """The runs that succeeded only after failures, and how many there are."""
-        return faults.recovered(self.connection, self.window)
+        return find_recovered_runs(self.connection, self.window)
 
     @cached_property
-    def lost(self) -> tuple[list[Lost], int]:
+    def lost(self) -> tuple[list[LostAttempt], int]:
         """The attempts whose run was taken over, and how many there are."""
-        return faults.lost(self.connection, self.failed)
+        return find_lost_attempts(self.connection, self.failed)
 
     @cached_property
-    def missed(self) -> missed_fires.AllMissedFires:
+    def missed(self) -> fires.MissedFireCounts:
         """The fires that were missed."""
-        return missed_fires.missed(self.connection, self.window)
+        return fires.find_missed_fires(self.connection, self.window)
 
     @cached_property
     def fired(self) -> fires.Fires:
         """How the fires began for which runs were made."""
-        return fires.fired(self.connection, self.window)
+        return fires.find_fires(self.connection, self.window)
 
     @cached_property
-    def unmanned(self) -> list[UnmannedStretch]:
+    def unmanned(self) -> list[WorkerGap]:
         """The stretches in which no worker was there."""
-        return unmanned(self.connection, self.window)
+        return find_worker_gaps(self.connection, self.window)
 
     @cached_property
     def acts(self) -> Rows:
         """What people did, newest first."""
         moments = {name: Moment(getattr(self.window, name)) for name in ("since", "until")}
-        filters = Filters(moments, limit=faults.MOST_SHOWN)
+        filters = Filters(moments, limit=MAX_SHOWN)
         return audit.page(self.connection, filters, self.now, sees_secrets=False)[0]
 
     @cached_property
@@ -213,12 +226,14 @@ class Night:
     def lane_types(self) -> list[str]:
         """The types that are drawn on a line of time: those with failures, then the busiest."""
         busiest = sorted(self.ran, key=lambda each: (-each.failed, -each.seconds, each.job_type))
-        return list(dict.fromkeys([*(each.job_type for each in busiest), *self.under_way]))[: minutes.LANES]
+        return list(dict.fromkeys([*(each.job_type for each in busiest), *self.under_way]))[
+            : type_activity.MAX_LANES
+        ]
 
     @cached_property
     def busy(self) -> dict[str, BusyTime]:
         """When each of ``lane_types`` was busy."""
-        return minutes.busy(self.connection, self.window, self.lane_types)
+        return type_activity.find_busy_times(self.connection, self.window, self.lane_types)
 
     @cached_property
     def numbers(self) -> NightNumbers:
@@ -234,7 +249,7 @@ class Night:
             missed=self.missed.fires,
             missed_is_cut=self.missed.is_cut,
             late=self.fired.late,
-            overlapping=self.fired.beside,
+            overlapping=self.fired.overlapping,
             slow=sum(each.slow for each in self.ran),
             taken_over=self.lost[1],
             stuck=sum(each.stuck for each in self.running),

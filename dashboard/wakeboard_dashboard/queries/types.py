@@ -31,7 +31,7 @@ from wakeboard.core.states import CLAIMABLE, FAILING, FAILURES, Status, sql_list
 from wakeboard.database.tables import job_definitions, job_runs, job_types, workers
 from wakeboard.queue.types import TOGETHER
 from wakeboard.reporting import worker_states
-from wakeboard.reporting.filters.search import IS_RUNNING, running
+from wakeboard.reporting.filters.search import IS_RUNNING, select_running
 from wakeboard.reporting.statistics import merged_histogram
 from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
@@ -414,7 +414,7 @@ def _latest() -> Statement:
         .order_by(runs.job_type.desc(), runs.id.desc())
         .limit(LATEST)
     )
-    each = union_all(listed, running(*shown, where=[runs.job_type == name])).subquery()
+    each = union_all(listed, select_running(*shown, where=[runs.job_type == name])).subquery()
     return select(each).order_by(each.c.id.desc()).limit(LATEST)
 
 

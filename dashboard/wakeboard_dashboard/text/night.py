@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, time, timedelta, tzinfo
 
 from wakeboard.reporting.activity_report import TimeWindow
-from wakeboard.reporting.activity_report.words import NightNumbers, verdict
+from wakeboard.reporting.activity_report.verdict import NightNumbers, verdict
 
 EVENING, MORNING = time(18), time(8)
 NIGHT = timedelta(hours=14)

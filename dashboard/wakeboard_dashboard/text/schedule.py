@@ -61,7 +61,7 @@ def state(definition: Mapping[Any, Any]) -> tuple[str, str]:
 def standing(definition: Mapping[Any, Any]) -> str:
     """Return ``its type mail is paused``, or what else keeps its runs from starting; empty where they may."""
     why = definition["standstill"]
-    return standstill.clause(why, definition["job_type"]) if why else ""
+    return standstill.standstill_clause(why, definition["job_type"]) if why else ""
 
 
 def standing_badge(why: str) -> tuple[str, str]:

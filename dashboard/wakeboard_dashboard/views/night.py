@@ -8,8 +8,9 @@ from zoneinfo import ZoneInfo
 
 from flask import Blueprint, current_app, g
 
-from wakeboard.reporting.activity_report import TimeWindow, faults, fires, minutes, usual
-from wakeboard.reporting.activity_report.minutes import TypeAttempts
+from wakeboard.reporting.activity_report import TimeWindow, baselines, fires, type_activity
+from wakeboard.reporting.activity_report.failures import CAP, MAX_SHOWN, RecoveredRun
+from wakeboard.reporting.activity_report.type_activity import TypeAttempts
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard.reporting.hourly_rollups import STATISTICS_DAYS
 from wakeboard_dashboard.charts import gantt
@@ -114,21 +115,21 @@ def is_empty(found: Night) -> bool:
         found.failures.count,
         found.unmanned,
     )
-    return not any(happened) and not fires.is_any(found.connection, found.window)
+    return not any(happened) and not fires.has_fires(found.connection, found.window)
 
 
 BOUNDS = {
     "types": MOST_TYPES,
-    "lanes": minutes.LANES,
+    "lanes": type_activity.MAX_LANES,
     "failures": errors.CAP,
-    "known": faults.CAP,
-    "shown": faults.MOST_SHOWN,
+    "known": CAP,
+    "shown": MAX_SHOWN,
     "late_seconds": fires.LATE.total_seconds(),
-    "days": usual.BEFORE.days,
-    "slower": usual.SLOWER,
-    "fewest": usual.FEWEST,
-    "least_seconds": usual.LEAST_SECONDS,
-    "few": minutes.FEW,
+    "days": baselines.PERIOD.days,
+    "slower": baselines.SLOW_FACTOR,
+    "fewest": baselines.MIN_RUNS,
+    "least_seconds": baselines.SLOW_SECONDS,
+    "few": type_activity.EXAMPLE_RUNS,
     "kept_days": STATISTICS_DAYS,
 }
 
@@ -141,7 +142,7 @@ def link(window: TimeWindow) -> str:
 def ran_item(each: TypeAttempts) -> Json:
     """Return a type of ``ran`` as the twin and the CSV give it."""
     return {name: getattr(each, name) for name in COUNTED} | {
-        "median_seconds": each.usual.seconds if each.usual else None
+        "median_seconds": each.baseline.seconds if each.baseline else None
     }
 
 
@@ -155,9 +156,9 @@ def lane_item(lane: gantt.TypeLane) -> Json:
     }
 
 
-def recovered_item(run: faults.Recovered) -> Json:
+def recovered_item(run: RecoveredRun) -> Json:
     """Return a run that recovered as the twin gives it."""
-    return {name: value for name, value in run._asdict().items() if name != "of_all"}
+    return {name: value for name, value in run._asdict().items() if name != "total"}
 
 
 def twin(context: Context) -> Json:

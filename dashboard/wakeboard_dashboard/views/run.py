@@ -15,7 +15,7 @@ from wakeboard.core.retry import Backoff
 from wakeboard.core.states import CLAIMABLE, VERBS, Status, Verb, is_allowed
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_attempts, job_runs
-from wakeboard.reporting.diagnosis.reasons import Reason, waiting
+from wakeboard.reporting.diagnosis.wait_reasons import Reason, explain_wait
 from wakeboard_dashboard.charts.lanes import lanes
 from wakeboard_dashboard.charts.tree import tree
 from wakeboard_dashboard.pages.live import FRAGMENTS, Context, Json, add_page
@@ -64,7 +64,7 @@ def _attempts_of(run_id: int) -> list[RowMapping]:
 def _waiting(run: RowMapping) -> tuple[dict[str, int], list[Reason]]:
     """Return what this request's run waits for, read once; nothing when it does not wait."""
     if "waiting" not in g:
-        g.waiting = waiting(reading(), run["id"]) if Status(run["status"]) in CLAIMABLE else ({}, [])
+        g.waiting = explain_wait(reading(), run["id"]) if Status(run["status"]) in CLAIMABLE else ({}, [])
     found: tuple[dict[str, int], list[Reason]] = g.waiting
     return found
 

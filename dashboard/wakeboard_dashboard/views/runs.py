@@ -15,7 +15,7 @@ from wakeboard.core.states import CLAIMABLE, VERBS, Role, Status, Verb, is_allow
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_runs
 from wakeboard.reporting.filters import search
-from wakeboard.reporting.filters.runs import FAILED, FIELDS, states_of
+from wakeboard.reporting.filters.runs import FAILURE_TIMES, FIELDS, states_of
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.pages.filtertext import read_line, write_line
 from wakeboard_dashboard.pages.live import FRAGMENTS, Context, Json, add_page, rows_twin
@@ -40,9 +40,10 @@ AGES = (
 STATES = (("failed,dead", "failed or dead"), *((status.value, status.value) for status in Status))
 # The filters that have a control of their own beside the box.
 CONTROLS = (
-    "status", "type", "schedule", "since", "error", "group", "worker", "key", "attempts", "until", *FAILED,
+    "status", "type", "schedule", "since", "error", "group", "worker", "key", "attempts", "until",
+    *FAILURE_TIMES,
 )  # fmt: skip
-TIMES = {"since", "until", *FAILED}
+TIMES = {"since", "until", *FAILURE_TIMES}
 # What one row offers: the first of these that its state allows and that helps there.
 ROW_VERBS = (
     ("run.retry", (Status.FAILED, Status.DEAD, Status.CANCELLED)),

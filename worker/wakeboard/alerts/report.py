@@ -25,8 +25,8 @@ from wakeboard.alerts.rule_state import AlertRule
 from wakeboard.config.settings import Settings
 from wakeboard.core.rule_types import KINDS
 from wakeboard.reporting.activity_report import TimeWindow
-from wakeboard.reporting.activity_report.summary import Section, Summary, summary
-from wakeboard.reporting.activity_report.words import NightNumbers, number, plural
+from wakeboard.reporting.activity_report.summary import Section, Summary, summarize
+from wakeboard.reporting.activity_report.verdict import NightNumbers, number, plural
 
 STATEMENT_TIMEOUT = "10s"
 LABELS = (
@@ -89,7 +89,7 @@ def write_report(
     window = TimeWindow(report.since_at, report.due_at)
     with connection.transaction():
         connection.execute("SELECT set_config('statement_timeout', %s, true)", (STATEMENT_TIMEOUT,))
-        night = summary(connection, window, zone)
+        night = summarize(connection, window, zone)
     head = note = ""
     if cause == "test":
         head = "Test: "

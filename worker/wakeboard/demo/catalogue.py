@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from collections.abc import Mapping
 from urllib.parse import quote
 
-from wakeboard.demo.clients import ask
-from wakeboard.demo.shop import PRODUCTS, folder, write_aside
+from wakeboard.demo.clients import call_provider
+from wakeboard.demo.shop import PRODUCTS, folder, write_atomically
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import job
 from wakeboard.queue.handler_connection import own_connection
@@ -21,9 +21,9 @@ _PHOTO_PIXELS, _THUMBNAIL_PIXELS = 48, 12
 
 @job("sync_stock", max_attempts=8, timeout=30, backoff="5s,15s,45s,2m")
 def sync_stock(context: Context) -> dict[str, int]:
-    """Fetch one product's stock. While the provider is down runs pile up; when it is back they drain."""
+    """Fetch one product's stock. Runs pile up while the provider is down, and drain when it is back."""
     sku = str(context.payload["sku"])
-    quantity = int(ask(f"/stock/{quote(sku, safe='')}")["quantity"])
+    quantity = int(call_provider(f"/stock/{quote(sku, safe='')}")["quantity"])
     with own_connection() as connection:
         connection.execute(_STOCK, (quantity, sku))
     return {"quantity": quantity}
@@ -31,7 +31,7 @@ def sync_stock(context: Context) -> dict[str, int]:
 
 @job("import_catalogue", max_attempts=3, timeout="5m", max_running=1, schedule="*/15 * * * *")
 def import_catalogue(context: Context) -> dict[str, int]:
-    """Go through a long list with progress; where stopping is safe it looks whether it should."""
+    """Go through a long list with progress, and stop between two rows after a cancel."""
     skus = sorted(PRODUCTS)
     for row in range(_CATALOGUE_ROWS):
         context.check()
@@ -45,15 +45,15 @@ def import_catalogue(context: Context) -> dict[str, int]:
 
 @job("resize_photo", max_attempts=5, timeout=20, backoff="5s,30s")
 def resize_photo(context: Context) -> dict[str, str]:
-    """Shrink a picture and write it aside, then rename: fast, and many of them."""
+    """Shrink a picture and write it atomically. Runs of this type are short and many."""
     number = int(context.payload["photo"])
     file = folder("photos") / f"photo-{number}.pgm"
-    write_aside(file, _thumbnail(number))
+    write_atomically(file, _thumbnail(number))
     return {"file": file.name}
 
 
 def _thumbnail(number: int) -> bytes:
-    """Return a grey picture (PGM) whose every pixel is the mean of a square of the original's."""
+    """Return a grey picture (PGM); each pixel is the mean of a square of the original picture."""
     step = _PHOTO_PIXELS // _THUMBNAIL_PIXELS
     pixel = [[(x * y + number) % 256 for x in range(_PHOTO_PIXELS)] for y in range(_PHOTO_PIXELS)]
     small = bytes(
@@ -71,6 +71,6 @@ def render_newsletter(context: Context) -> dict[str, int]:
     return {"characters": len(fill("Hello {name}, new boards are in.", context.payload["customer"]))}
 
 
-def fill(template: str, fields: dict[str, Any]) -> str:
+def fill(template: str, fields: Mapping[str, object]) -> str:
     """Return a template with its fields. Raises KeyError."""
     return template.format_map(fields)

@@ -1,6 +1,6 @@
-"""A mail server on loopback that forwards nothing: aiosmtpd, with a function that keeps each message.
+"""A mail server on loopback that forwards nothing: aiosmtpd, with a function that stores each message.
 
-Used by the example shop and by the rehearsal. aiosmtpd comes with the extra ``[demo]``.
+The example shop and the rehearsal use it. aiosmtpd comes with the extra ``[demo]``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class MailServerMissing(Exception):
 
 
 class Mail(NamedTuple):
-    """A message as it is kept; texts without NUL, attachments by name."""
+    """A message as it is stored: texts without NUL, attachments by name."""
 
     message_id: str | None
     sender: str
@@ -39,8 +39,8 @@ class Mail(NamedTuple):
     attachments: list[str]
 
 
-# Returns the SMTP reply to a message: "250 …" once it is kept, "4…" to be asked again.
-Keep = Callable[[Mail], str]
+# Returns the SMTP reply to a message: "250 …" once it is stored, "4…" for a later attempt.
+Store = Callable[[Mail], str]
 
 
 def require_mail_server() -> None:
@@ -53,32 +53,32 @@ def require_mail_server() -> None:
 
 
 class _MailHandler:
-    """What aiosmtpd calls; it looks at every member of this object for each connection."""
+    """The handler of aiosmtpd, which looks at every member of this object for each connection."""
 
-    def __init__(self, keep: Keep) -> None:
-        self._keep = keep
+    def __init__(self, store: Store) -> None:
+        self._store = store
 
     async def handle_DATA(self, _server: SMTP, _session: Session, envelope: Envelope) -> str:  # noqa: N802
         """Return the reply to a message."""
         assert isinstance(envelope.content, bytes)
-        mail = read(envelope.content, envelope.mail_from or "", envelope.rcpt_tos)
-        return await asyncio.to_thread(self._keep, mail)
+        mail = parse_mail(envelope.content, envelope.mail_from or "", envelope.rcpt_tos)
+        return await asyncio.to_thread(self._store, mail)
 
 
 class MailServer:
-    """An SMTP server in a thread of its own; ``keep`` is called in another thread for each message.
+    """An SMTP server in a thread of its own; ``store`` is called in another thread for each message.
 
     Raises MailServerMissing without aiosmtpd.
     """
 
-    def __init__(self, keep: Keep, port: int | None = None) -> None:
+    def __init__(self, store: Store, port: int | None = None) -> None:
         """Listen, once started, on ``port`` of loopback; None chooses a free one."""
         require_mail_server()
         from aiosmtpd.controller import Controller
 
         self.port = port or free_port()
         self._controller = Controller(
-            _MailHandler(keep),
+            _MailHandler(store),
             hostname=LOOPBACK,
             port=self.port,
             ready_timeout=START_SECONDS,
@@ -88,36 +88,36 @@ class MailServer:
         )
 
     def start(self) -> None:
-        """Listen; return when it does. Raises OSError."""
+        """Return when the server listens. Raises OSError."""
         self._controller.start()
 
     def stop(self) -> None:
-        """Close every conversation and end the thread; without start() nothing happens."""
+        """Close every connection and end the thread; does nothing if it was not started."""
         if self._controller.server is not None:
             self._controller.stop()
 
     def is_listening(self) -> bool:
-        """Whether somebody answers on the port."""
+        """Return whether a process listens on the port."""
         with socket.socket() as probe:
             return probe.connect_ex((LOOPBACK, self.port)) == 0
 
 
 def free_port() -> int:
-    """Return a port of loopback that nobody uses."""
+    """Return a free port of loopback."""
     with socket.socket() as probe:
         probe.bind((LOOPBACK, 0))
         return int(probe.getsockname()[1])
 
 
-def read(content: bytes, sender: str, recipients: list[str]) -> Mail:
-    """Return the message in ``content``; whatever is wrong with it, there is a Mail."""
+def parse_mail(content: bytes, sender: str, recipients: list[str]) -> Mail:
+    """Return the message in ``content``; a malformed one becomes a Mail too."""
     message = email.message_from_bytes(content, policy=email.policy.default)
     assert isinstance(message, EmailMessage)
     try:
         part = message.get_body(("plain", "html"))
         body = part.get_content() if part is not None else ""
         names = [attachment.get_filename() or "unnamed" for attachment in message.iter_attachments()]
-    except Exception:  # The parser of hostile mail raises what it likes.
+    except Exception:  # The parser raises many types of errors for hostile mail.
         body, names = content.decode("utf-8", "replace"), []
     return Mail(
         _header(message, "Message-ID")[:300] or None,
@@ -133,7 +133,7 @@ def _header(message: EmailMessage, name: str) -> str:
     """Return a header's text, empty when it is missing or cannot be read."""
     try:
         return _clean(message[name])
-    except Exception:  # As above: "Message-ID: <" is an IndexError.
+    except Exception:  # For instance IndexError for "Message-ID: <".
         return ""
 
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import json
 import random
 import urllib.error
-from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 from wakeboard.core.outcome import Permanent
 from wakeboard.core.run_spec import NewRun
-from wakeboard.demo.clients import ask, letter, send, was_received
-from wakeboard.demo.shop import PRODUCTS, folder, write_aside
+from wakeboard.database.read import read_all, read_one
+from wakeboard.demo.clients import call_provider, find_received, new_mail, send
+from wakeboard.demo.shop import PRODUCTS, folder, write_atomically
 from wakeboard.handlers.context import Context
 from wakeboard.handlers.registry import job
 from wakeboard.queue.enqueue import enqueue
@@ -23,9 +23,9 @@ from wakeboard.queue.enqueue_many import enqueue_many
 from wakeboard.queue.handler_connection import own_connection
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from wakeboard.database.read import Connection
 
-_PLACE = """
+_INSERT_ORDER = """
 INSERT INTO shop.orders (customer_id, sku, cents)
 SELECT id, %(sku)s, %(cents)s FROM shop.customers ORDER BY random() LIMIT 1
 RETURNING id
@@ -42,7 +42,7 @@ WHERE id = %(id)s AND status = 'NEW'
 _PAID_ORDER = """
 SELECT o.id, o.sku, o.cents, o.paid_at, c.name, c.email
 FROM shop.orders AS o JOIN shop.customers AS c ON c.id = o.customer_id
-WHERE o.id = %s AND o.paid_at IS NOT NULL
+WHERE o.id = %(id)s AND o.paid_at IS NOT NULL
 """
 _INVOICED = "UPDATE shop.orders SET status = 'INVOICED', invoice_file = %s WHERE id = %s AND status = 'PAID'"
 TEAM = "team@example.com"
@@ -50,26 +50,30 @@ TEAM = "team@example.com"
 
 @job("checkout", max_attempts=3, timeout=30, backoff="fixed 10s", schedule="* * * * *")
 def checkout(context: Context) -> dict[str, list[int]]:
-    """Customers shop: two orders, and what follows from them, in one commit with the end of this run."""
+    """Place two orders and enqueue their runs, in one commit with the end of this run."""
     with context.transaction() as connection:
-        orders = [place(connection, sku) for sku in random.sample(sorted(PRODUCTS), 2)]
+        orders = {insert_order(connection, sku): sku for sku in random.sample(sorted(PRODUCTS), 2)}
         connection.exec_driver_sql(_SESSIONS)
+        first = [run for order, sku in orders.items() for run in first_runs(order, sku)]
         photos = [NewRun("resize_photo", {"photo": random.randrange(200)}) for _ in range(12)]
-        newsletter = NewRun("render_newsletter", {"customer": {"name": "Alice"} if orders[0] % 3 else {}})
-        enqueue_many(connection, [*photos, newsletter])
-    context.log.info("Orders %s were placed.", orders)
-    return {"orders": orders}
+        # Some customers have no name.
+        customer = {"name": "Alice"} if min(orders) % 3 else {}
+        enqueue_many(connection, [*first, *photos, NewRun("render_newsletter", {"customer": customer})])
+    context.log.info("Orders %s were placed.", list(orders))
+    return {"orders": list(orders)}
 
 
-def place(connection: Connection, sku: str) -> int:
-    """Write an order and enqueue what it needs, in the caller's transaction; return its id."""
-    order = int(connection.exec_driver_sql(_PLACE, {"sku": sku, "cents": PRODUCTS[sku][1]}).scalar_one())
-    for new in first_steps(order, sku):
-        enqueue(connection, new.job_type, new.payload, key=new.key, priority=new.priority)
-    return order
+class _OrderId(NamedTuple):
+    id: int
 
 
-def first_steps(order: int, sku: str) -> list[NewRun]:
+def insert_order(connection: Connection, sku: str) -> int:
+    """Write an order of a random customer, in the caller's transaction; return its id."""
+    values = {"sku": sku, "cents": PRODUCTS[sku][1]}
+    return read_all(connection, _INSERT_ORDER, _OrderId, values)[0].id
+
+
+def first_runs(order: int, sku: str) -> list[NewRun]:
     """Return the runs that a new order starts with."""
     return [
         NewRun("check_address", {"order": order}, key=f"address:{order}", priority=3),
@@ -79,20 +83,23 @@ def first_steps(order: int, sku: str) -> list[NewRun]:
 
 
 @job("check_address", max_attempts=3, timeout=20, backoff="10s,30s")
-def check_address(context: Context) -> Any:
-    """Ask a service that now and then never answers: the timeout ends the wait, the retry gets through."""
-    return ask(f"/address/{int(context.payload['order'])}", timeout=3600)
+def check_address(context: Context) -> object:
+    """Ask a service that sometimes does not answer: the timeout ends the wait, the retry succeeds."""
+    return call_provider(f"/address/{int(context.payload['order'])}", timeout=3600)
 
 
 @job("charge_card", max_attempts=8, timeout=30, backoff="5s,15s,45s,2m")
 def charge_card(context: Context) -> None:
     """Charge once, then mark the order PAID and enqueue its invoice in one commit with the end of this run.
 
-    The provider knows the key, so asking again after an unknown outcome is safe.
+    The provider knows the key, so a second request after an unknown outcome is safe.
     """
     order = int(context.payload["order"])
+    request = {"order": order, "cents": context.payload["cents"]}
     try:
-        charge = context.once("charge", lambda: _charge(context), if_unconfirmed="redo")
+        charge = context.once(
+            "charge", lambda: call_provider("/charges", request, context.key), if_unconfirmed="redo"
+        )
     except urllib.error.HTTPError as refused:
         _decline(order)
         reason = json.load(refused).get("error", "refused")
@@ -102,20 +109,13 @@ def charge_card(context: Context) -> None:
         enqueue(connection, "send_invoice", {"order": order}, key=f"invoice:{order}", priority=1)
 
 
-def _charge(context: Context) -> Any:
-    return ask(
-        "/charges", {"order": context.payload["order"], "cents": context.payload["cents"]}, context.key
-    )
-
-
 def _decline(order: int) -> None:
-    # Not the run's transaction(): that one would finish the run as succeeded.
+    # The run's transaction() would finish the run as succeeded.
     with own_connection() as connection:
         connection.execute("UPDATE shop.orders SET status = 'DECLINED' WHERE id = %s", (order,))
 
 
-@dataclass(frozen=True, slots=True)
-class PaidOrder:
+class PaidOrder(NamedTuple):
     """What an invoice says."""
 
     id: int
@@ -133,19 +133,19 @@ class PaidOrder:
 
 @job("send_invoice", max_attempts=10, timeout=60, backoff="5s,15s,45s,2m", permanent=(LookupError,))
 def send_invoice(context: Context) -> dict[str, str]:
-    """Write the invoice, mail it once, tell the team. Every step may be repeated; none happens twice."""
+    """Write the invoice, mail it once, tell the team. Each step may be repeated; none happens twice."""
     order = _paid_order(int(context.payload["order"]))
     file = folder("invoices") / f"invoice-{order.id}.txt"
     invoice = _invoice(order)
-    write_aside(file, invoice.encode())
-    mail = letter(
+    write_atomically(file, invoice.encode())
+    mail = new_mail(
         order.email,
         f"Your invoice {order.id}",
         f"Dear {order.name},\n\nattached is the invoice for your {PRODUCTS[order.sku][0]}, {order.amount}.\n",
         f"invoice-{order.id}",
     )
     mail.add_attachment(invoice, filename=file.name)
-    context.once("mail", lambda: send(mail), if_unconfirmed=lambda _found: was_received(mail))
+    context.once("mail", lambda: send(mail), if_unconfirmed=lambda _found: find_received(mail))
     with own_connection() as connection:
         connection.execute(_INVOICED, (str(file), order.id))
     enqueue(None, "tell_team", {"order": order.id}, key=f"team:{order.id}", priority=3)
@@ -156,18 +156,18 @@ def send_invoice(context: Context) -> dict[str, str]:
 def tell_team(context: Context) -> None:
     """Send the team a line about an invoiced order, once."""
     order = int(context.payload["order"])
-    mail = letter(TEAM, f"Order {order} is paid", f"Order {order} is paid and invoiced.\n", f"team-{order}")
-    context.once("mail", lambda: send(mail), if_unconfirmed=lambda _found: was_received(mail))
+    mail = new_mail(TEAM, f"Order {order} is paid", f"Order {order} is paid and invoiced.\n", f"team-{order}")
+    context.once("mail", lambda: send(mail), if_unconfirmed=lambda _found: find_received(mail))
 
 
 def _paid_order(order: int) -> PaidOrder:
     with own_connection() as connection:
-        row = connection.execute(_PAID_ORDER, (order,)).fetchone()
-    if row is None:
+        paid = read_one(connection, _PAID_ORDER, PaidOrder, {"id": order})
+    if paid is None:
         raise Permanent(
             "order_not_paid", f"Order {order} does not exist or is not paid, so it gets no invoice."
         )
-    return PaidOrder(*row)
+    return paid
 
 
 def _invoice(order: PaidOrder) -> str:

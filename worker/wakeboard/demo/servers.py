@@ -1,7 +1,7 @@
-"""What the shop talks to, in one process on loopback: a mailbox, a bank, a stock and an address service.
+"""The servers of the shop, in one process on loopback: mail, a bank, a stock and an address service.
 
-``python -m wakeboard.demo.servers --smtp PORT --http PORT``, with WAKEBOARD_DATABASE_URL. Ends with
-SIGTERM, and when its starter has gone. HTTP: ``POST /charges`` (idempotent by key), ``GET /stock/<sku>``,
+``python -m wakeboard.demo.servers --smtp PORT --http PORT``, with WAKEBOARD_DATABASE_URL. Ends on SIGTERM,
+and when its parent process has ended. HTTP: ``POST /charges`` (idempotent by key), ``GET /stock/<sku>``,
 ``GET /address/<order>``, ``GET /health``.
 """
 
@@ -17,7 +17,6 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import psycopg
 
@@ -29,8 +28,8 @@ from wakeboard.queue.handler_connection import close_thread_connection, own_conn
 OUTAGE_EVERY_SECONDS, OUTAGE_FROM_SECONDS, OUTAGE_TO_SECONDS = 360, 60, 150
 HANG_SECONDS = 60
 _LARGEST_BYTES = 65_536
-Reply = tuple[int, dict[str, Any]]
-_KEEP = """
+Reply = tuple[int, dict[str, str | int]]
+_INSERT_MAIL = """
 INSERT INTO shop.mails (message_id, sender, recipients, subject, body, attachments)
 VALUES (%s, %s, %s, %s, %s, %s)
 """
@@ -39,22 +38,22 @@ INSERT INTO shop.charges (key, id, cents) VALUES (%s, 'ch_' || substr(md5(random
 ON CONFLICT (key) DO UPDATE SET key = excluded.key RETURNING id
 """
 _BUSY_ONE_IN = 6
-_LOOK_SECONDS = 1.0
+_PARENT_CHECK_SECONDS = 1.0
 
 
 class ShopMailbox:
-    """Keeps mails in the database; one in six is refused at first, as busy servers do."""
+    """Stores mails in the database; refuses one in six at its first delivery, as a busy server does."""
 
     def __init__(self) -> None:
         self._refused: set[str] = set()
 
-    def keep(self, mail: Mail) -> str:
+    def store(self, mail: Mail) -> str:
         """Return the SMTP reply to ``mail``: 250 when it is in the table."""
         if self._is_busy(mail.message_id or ""):
             return "451 The mailbox is busy, try again later"
         try:
             with _connection() as connection:
-                connection.execute(_KEEP, mail)
+                connection.execute(_INSERT_MAIL, mail)
         except (psycopg.Error, DatabaseError):
             return "451 The mailbox cannot be written"
         return "250 Kept"
@@ -67,7 +66,7 @@ class ShopMailbox:
 
 
 def charge(key: str, cents: int) -> str:
-    """Keep a charge and return its id; the same key gives the same charge."""
+    """Store a charge and return its id; the same key gives the same charge."""
     with _connection() as connection:
         row = connection.execute(_CHARGE, (key[:200], cents)).fetchone()
     assert row is not None
@@ -75,12 +74,12 @@ def charge(key: str, cents: int) -> str:
 
 
 @contextmanager
-def _connection() -> Iterator[psycopg.Connection[Any]]:
+def _connection() -> Iterator[psycopg.Connection]:
     try:
         with own_connection() as connection:
             yield connection
     finally:
-        # Each message and each request has a thread of its own, and the thread's connection would outlive it.
+        # Each message and each request has a thread of its own, which its connection would outlive.
         close_thread_connection()
 
 
@@ -90,7 +89,7 @@ def is_outage(uptime_seconds: float) -> bool:
 
 
 class Provider(ThreadingHTTPServer):
-    """The HTTP server."""
+    """The HTTP server of the bank, the stock and the address service."""
 
     daemon_threads = True
 
@@ -107,7 +106,7 @@ class Provider(ThreadingHTTPServer):
         return 200, {"sku": sku, "quantity": (zlib.crc32(sku.encode()) + int(time.time()) // 60) % 97}
 
     def address(self, order: int) -> Reply:
-        """Return that the address is good; for one order in four, not before the second time it is asked."""
+        """Return that the address is good; for one order in four the first request hangs."""
         if order % 4 == 1 and order not in self._hung:
             self._hung.add(order)
             self.closing.wait(HANG_SECONDS)
@@ -148,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self._reply(*self.server.pay(self.headers.get("Idempotency-Key", ""), order, cents))
 
-    def _reply(self, status: int, body: dict[str, Any]) -> None:
+    def _reply(self, status: int, body: dict[str, str | int]) -> None:
         content = json.dumps(body).encode()
         try:
             self.send_response(status)
@@ -157,27 +156,27 @@ class _Handler(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(content)
         except ConnectionError:
-            # Who asked has been stopped meanwhile.
+            # The client was stopped meanwhile.
             self.close_connection = True
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the runs tell it."""
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: the runs have the same information."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serve until told to stop."""
+    """Serve until SIGTERM, SIGINT or the end of the parent process."""
     parser = argparse.ArgumentParser(description="The example shop's servers, on loopback.")
     parser.add_argument("--smtp", type=int, required=True, metavar="PORT")
     parser.add_argument("--http", type=int, required=True, metavar="PORT")
-    given = parser.parse_args(arguments)
-    starter, stops = os.getppid(), {signal.SIGTERM, signal.SIGINT}
-    # Before any thread starts: each would else take the signal itself.
+    ports = parser.parse_args(arguments)
+    parent, stops = os.getppid(), {signal.SIGTERM, signal.SIGINT}
+    # Blocked before any thread starts: a thread would take the signal itself.
     signal.pthread_sigmask(signal.SIG_BLOCK, stops)
-    provider = Provider(given.http)
+    provider = Provider(ports.http)
     threading.Thread(target=provider.serve_forever, name="provider", daemon=True).start()
-    mail_server = MailServer(ShopMailbox().keep, given.smtp)
+    mail_server = MailServer(ShopMailbox().store, ports.smtp)
     mail_server.start()
-    while os.getppid() == starter and signal.sigtimedwait(stops, _LOOK_SECONDS) is None:
+    while os.getppid() == parent and signal.sigtimedwait(stops, _PARENT_CHECK_SECONDS) is None:
         pass
     mail_server.stop()
     provider.closing.set()

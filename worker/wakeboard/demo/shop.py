@@ -1,11 +1,10 @@
-"""The shop's own tables (schema ``shop``) and folder. Knows nothing of runs."""
+"""The tables of the shop (schema ``shop``) and its folder. Nothing here knows of runs."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from psycopg import Connection
 
@@ -78,7 +77,7 @@ PRODUCTS: Mapping[str, tuple[str, int]] = {
 }
 
 
-def create(connection: Connection[Any]) -> None:
+def create_tables(connection: Connection) -> None:
     """Make the tables, customers and products that are missing, on an autocommit connection."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(hashtext('shop'))")
@@ -94,8 +93,8 @@ def create(connection: Connection[Any]) -> None:
             )
 
 
-def port_of(connection: Connection[Any], place: str) -> int | None:
-    """Return the loopback port of ``place`` ('smtp', 'http'), None when the shop was never opened."""
+def port_of(connection: Connection, place: str) -> int | None:
+    """Return the loopback port of ``place`` ('smtp' or 'http'), None when the shop was never started."""
     row = connection.execute("SELECT port FROM shop.places WHERE name = %s", (place,)).fetchone()
     return int(row[0]) if row else None
 
@@ -108,11 +107,11 @@ def folder(name: str) -> Path:
     return path
 
 
-def write_aside(path: Path, content: bytes) -> None:
+def write_atomically(path: Path, content: bytes) -> None:
     """Write ``content`` beside ``path``, then rename: a reader sees the old file or the new one."""
-    aside = path.with_name(f"{path.name}.{os.getpid()}.part")
-    with aside.open("wb") as file:
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
+    with part.open("wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-    aside.rename(path)
+    part.rename(path)

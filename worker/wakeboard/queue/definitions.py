@@ -25,7 +25,7 @@ from wakeboard.core.time.zones import check_timezone
 from wakeboard.database.audit import Actor
 from wakeboard.database.read import read_one
 from wakeboard.queue.operator import Transition, act, wake_workers
-from wakeboard.reporting.diagnosis.standstill import WORDS, clause, standstill
+from wakeboard.reporting.diagnosis.standstill import WORDS, standstill, standstill_clause
 
 # What an edit may change.
 FIELDS = (
@@ -332,7 +332,7 @@ def run_now(connection: Connection, name: str, actor: Actor, reason: str | None 
         wake_workers(connection)
         message = f"Run {run_id} of {name} was enqueued"
         if obstacle:
-            message += f", but {clause(obstacle, job_type)}: it waits {WORDS[obstacle].until}"
+            message += f", but {standstill_clause(obstacle, job_type)}: it waits {WORDS[obstacle].until}"
         answer = Answer(run_id, "queued", "done", f"{message}.", is_held=obstacle == "paused")
         return Transition(answer, after={"run": run_id})
 

@@ -1,1 +1,1 @@
-"""What was, what is and why: statistics, last night, why a run waits, filters, worker states."""
+"""Read models: statistics, the activity report, why a run waits, filters, worker states, heartbeats."""

@@ -1,8 +1,8 @@
-"""Enabled schedules that cannot fire: which, and why.
+"""The enabled schedules that cannot fire, and why.
 
-A worker that comes to one notes why with it (``schedules.scheduler``): its zone is not known, its text cannot
-be read, or has no time; or the database refuses its run, which is tried again each minute. A run that is made
-and an edit take the note away.
+The scheduler (``schedules.scheduler``) writes the reason to the schedule: its zone is unknown, its text
+cannot be read or has no time; or the database refuses its run, which is tried again each minute. A run and an
+edit clear it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from wakeboard.database.read import Connection
 
 IS_BROKEN = "enabled AND schedule IS NOT NULL AND error IS NOT NULL"
-# So many are read, and one more that says that there are others.
+# So many are read, and one more, which shows that there are others.
 MOST = 1000
 BROKEN = f"""
 SELECT name, error, next_fire_at IS NOT NULL AS is_refused
@@ -24,7 +24,7 @@ FROM wakeboard.job_definitions WHERE {IS_BROKEN} ORDER BY name LIMIT {MOST + 1}
 
 
 class BrokenSchedule(NamedTuple):
-    """A schedule that cannot fire. ``is_refused``: it has a time, and would fire if the database let it."""
+    """A schedule that cannot fire. ``is_refused``: it has a time, and only the database refuses its run."""
 
     name: str
     error: str

@@ -1,7 +1,7 @@
-"""Who is late: every loop of every process against the database's clock, and whether anybody is there at all.
+"""The heartbeats of every loop of every process, by the database's clock; and whether any worker is there.
 
-A healthy-looking process whose listener or scheduler died silently is the commonest outage of job systems;
-here it is a row that grows old. Reads only.
+A healthy-looking process whose listener or scheduler died silently is the commonest outage of job systems.
+Here it is a row that grows old.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from wakeboard.core.leases import IS_ALIVE, is_alive
 from wakeboard.core.time.clock_skew import is_ahead, is_before, is_since, latest
@@ -20,35 +20,36 @@ if TYPE_CHECKING:
 
 # A loop is late after missing three rounds and this much more, so that one slow statement is no alarm.
 MARGIN_SECONDS = 5
-# A silent process is known to be gone after this long, once another has worked since then.
+# A silent process counts as gone after this long, once another has worked since then.
 GONE_SECONDS = 600
+# Without a heartbeat for so long no worker is there.
 SILENCE_SECONDS = 180
 
-# A silent worker has been replaced when as many of the same host, name and types were started since it was
-# last seen as fell silent since: a service that was killed and started again, not one of two that is missing.
-# Those that said goodbye since then were started too; of one and the next in its place only one counts, so
-# what is compared is how many there were at a time.
+# A silent worker is replaced when, since it was last seen, as many workers of the same host, name and types
+# were started as fell silent: a service that was killed and started again, not one of two that is missing.
+# Workers that stopped since then were started too. Of a worker and its successor only one counts, so the most
+# workers at a time are compared.
 
 
-def _same(other: str) -> str:
+def _is_same_service(other: str) -> str:
     return f"""{other}.hostname = w.hostname AND {other}.name IS NOT DISTINCT FROM w.name
             AND {other}.job_types @> w.job_types AND NOT {other}.is_tick"""
 
 
 _AT_A_TIME = f"""(
             SELECT count(*) FROM wakeboard.workers AS beside
-            WHERE {_same("beside")} AND beside.started_at > w.seen_at AND beside.started_at <= same.started_at
+            WHERE {_is_same_service("beside")}
+                AND beside.started_at > w.seen_at AND beside.started_at <= same.started_at
                 AND (beside.stopped_at IS NULL OR beside.stopped_at > same.started_at)
         )"""
 REPLACED = f"""NOT {IS_ALIVE} AND NOT w.is_tick AND (
         SELECT max({_AT_A_TIME}) FILTER (WHERE same.started_at > w.seen_at)
             >= count(*) FILTER (WHERE same.stopped_at IS NULL AND NOT {is_alive("same")})
-        FROM wakeboard.workers AS same WHERE {_same("same")} AND same.seen_at >= w.seen_at
+        FROM wakeboard.workers AS same WHERE {_is_same_service("same")} AND same.seen_at >= w.seen_at
     ) IS TRUE"""
 
-# A process that said goodbye has no rows. One that only fell silent stays late until it has been replaced or
-# is known to be gone: the last process of all never is, because then nothing works. Rows without a worker are
-# read for a while.
+# A stopped process has no rows. A silent one is late until it is replaced or gone; the last process of all is
+# never gone, because then nothing works. Rows without a worker are read for GONE_SECONDS.
 LOOPS = f"""
 SELECT l.process_id, w.hostname, w.pid, l.name, l.interval_seconds, l.last_success_at,
     extract(epoch FROM now() - l.last_success_at)::float8 AS ago_seconds,
@@ -81,20 +82,20 @@ SELECT EXISTS (
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """One loop's standing: seconds between its steps, seconds since it last succeeded, its last error."""
+    """The state of one loop: seconds between its steps, seconds since it last succeeded, its last error."""
 
     name: str
     interval_seconds: float
     ago_seconds: float
     error: str | None = None
-    numbers: Mapping[str, Any] | None = None
+    numbers: Mapping[str, object] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """One background duty of one process, and how long ago it last succeeded.
+    """One loop of one process, and how long ago it last succeeded.
 
-    ``is_ahead``: that time lies ahead of the database's clock. Nobody knows how long ago it was: it is late.
+    ``is_ahead``: that time lies ahead of the database's clock, so the loop counts as late.
     """
 
     process_id: str
@@ -107,17 +108,17 @@ class Loop:
     late: bool
     last_error: str | None
     last_error_at: datetime | None
-    numbers: dict[str, Any] | None
+    numbers: Mapping[str, object] | None
     is_ahead: bool
 
 
 def loops(connection: Connection) -> list[Loop]:
-    """Return the loops of every process that is not known to be gone, by process and name."""
+    """Return the loops of every process that is not gone, by process and name."""
     return read_all(connection, LOOPS, Loop)
 
 
 def late_loops(connection: Connection) -> list[Loop]:
-    """Return the loops that missed three rounds, of processes that are not known to be gone."""
+    """Return the loops that missed three rounds, of processes that are not gone."""
     return read_all(connection, LATE_LOOPS, Loop)
 
 

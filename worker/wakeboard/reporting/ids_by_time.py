@@ -1,19 +1,28 @@
-"""Finds a moment in a table whose times have no index but grow with the ids, by a binary search."""
+"""Finds the id of a moment by binary search, in tables whose times have no index but grow with the ids."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, NamedTuple
+
+from wakeboard.database.read import read_all
+
+if TYPE_CHECKING:
+    from wakeboard.database.read import Connection
+
+# Ids may be out of order by this much: a row of the audit log has the time at which its transaction began,
+# and gets its id later.
+ID_SLACK = timedelta(minutes=10)
 
 
-class LastBefore(NamedTuple):
-    """The answer of ``last_before``."""
-
-    low: int
+class _LastId(NamedTuple):
+    id: int
 
 
-def last_before(table: str, column: str, moment: str) -> str:
-    """Return the query for the largest id, as ``low``, so that its row and all before it are older than
-    ``moment`` by ``column``; 0 when there is none. All three are constants of the caller.
+def last_id_before(table: str, column: str, moment: str) -> str:
+    """Return the query for the largest ``id`` such that its row and all before it are older than ``moment``.
+
+    The id is 0 when there is none. ``column`` has the times; all three are SQL constants of the caller.
     """
     return f"""
 WITH RECURSIVE search (low, high) AS (
@@ -27,5 +36,11 @@ WITH RECURSIVE search (low, high) AS (
     ) AS probe
     WHERE low < high
 )
-SELECT coalesce(max(low), 0) AS low FROM search WHERE low >= high
+SELECT coalesce(max(low), 0) AS id FROM search WHERE low >= high
 """
+
+
+def find_last_id_before(connection: Connection, table: str, column: str, moment: datetime) -> int:
+    """Return the id that ``last_id_before`` asks for."""
+    query = last_id_before(table, column, "%(moment)s")
+    return read_all(connection, query, _LastId, {"moment": moment})[0].id

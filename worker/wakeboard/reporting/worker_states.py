@@ -1,7 +1,7 @@
-"""Who works: how each worker stands, in one word, for pages and terminals. Plain SQL, for both ask it.
+"""The state of each worker in one word, as SQL for pages and terminals.
 
-Who counts workers that take work asks ``is_claiming``; those that are heard and claim nothing new are
-draining or stopping, and called leaving where it does not matter which.
+A worker that takes work is *claiming*. One that is heard and claims nothing new is draining or stopping, in
+both cases *leaving*.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from wakeboard.core.time.clock_skew import is_since
 
 
 class WorkerState(NamedTuple):
-    """A word for how a worker stands, and what it means."""
+    """The name of a state, and what it means."""
 
     name: str
     meaning: str
@@ -30,41 +30,41 @@ STATES = (
     WorkerState("gone", "silent for over a day: it ended without a word"),
 )
 NAMES = tuple(state.name for state in STATES)
-# Unless asked for, workers that stopped longer ago are left out: ticks alone make one each minute.
+# Lists leave out workers that stopped longer ago: ticks alone make one each minute.
 RECENT_SECONDS = 3600
-# Who fell silent so long ago has ended without a word; its runs were taken over within a minute.
+# A worker that is silent for so long is gone; its runs were taken over within a minute.
 GONE_SECONDS = 86_400
 
 
 def is_claiming(worker: str, margin_seconds: int = 0) -> str:
-    """Return the SQL that says whether a worker takes new work: it is heard, and was not told otherwise.
+    """Return the SQL of whether a worker takes new work: it is heard, and neither drains nor stops.
 
     ``worker`` is the name of its row in the query, ``margin_seconds`` that of ``is_alive``.
     """
-    return f"({is_alive(worker, margin_seconds)} AND NOT {_is_told_not_to(worker)})"
+    return f"({is_alive(worker, margin_seconds)} AND NOT {_is_stopping_or_draining(worker)})"
 
 
 def is_leaving(worker: str) -> str:
-    """Return the SQL that says whether a worker is heard and takes nothing new: it drains or stops."""
-    return f"({is_alive(worker)} AND {_is_told_not_to(worker)})"
+    """Return the SQL of whether a worker is heard and takes nothing new: it drains or stops."""
+    return f"({is_alive(worker)} AND {_is_stopping_or_draining(worker)})"
 
 
 def is_draining(worker: str) -> str:
-    """Return the SQL that says whether a worker drains and does not stop: to undrain it lets it claim."""
-    return f"({is_alive(worker)} AND {_is_told_to_drain(worker)} AND NOT {is_stopping(worker)})"
+    """Return the SQL of whether a worker drains and does not stop: undrained, it would claim."""
+    return f"({is_alive(worker)} AND {_is_drain_requested(worker)} AND NOT {is_stopping(worker)})"
 
 
 def is_finishing(run: str) -> str:
-    """Return the SQL that says whether a running run is held by a worker that takes nothing new."""
+    """Return the SQL of whether the worker of a running run takes nothing new."""
     return f"({is_held_by(run, is_leaving('holder'))} IS TRUE)"
 
 
-def _is_told_to_drain(worker: str) -> str:
+def _is_drain_requested(worker: str) -> str:
     return f"({worker}.drain_requested_at IS NOT NULL)"
 
 
-def _is_told_not_to(worker: str) -> str:
-    return f"({is_stopping(worker)} OR {_is_told_to_drain(worker)})"
+def _is_stopping_or_draining(worker: str) -> str:
+    return f"({is_stopping(worker)} OR {_is_drain_requested(worker)})"
 
 
 def rank(worker: str) -> str:
@@ -74,7 +74,7 @@ def rank(worker: str) -> str:
         ("gone", f"{worker}.seen_at < now() - make_interval(secs => {GONE_SECONDS})"),
         ("silent", f"NOT {is_alive(worker)}"),
         ("stopping", is_stopping(worker)),
-        ("draining", _is_told_to_drain(worker)),
+        ("draining", _is_drain_requested(worker)),
         ("busy", f"{worker}.running > 0"),
     )
     cases = " ".join(f"WHEN {condition} THEN {NAMES.index(name)}" for name, condition in rules)
@@ -82,6 +82,5 @@ def rank(worker: str) -> str:
 
 
 def is_recent(worker: str) -> str:
-    """Return the SQL that says whether a worker is there, or stopped less than RECENT_SECONDS ago."""
-    lately = is_since(f"{worker}.stopped_at", RECENT_SECONDS)
-    return f"({worker}.stopped_at IS NULL OR {lately})"
+    """Return the SQL of whether a worker is not stopped, or stopped less than RECENT_SECONDS ago."""
+    return f"({worker}.stopped_at IS NULL OR {is_since(f'{worker}.stopped_at', RECENT_SECONDS)})"

@@ -35,15 +35,15 @@ def rehearse(without_effects: bool) -> int:
         click.echo(json.dumps(_body(report)))
     else:
         _print(report)
-    return 0 if report.is_so else 1
+    return 0 if report.is_ok else 1
 
 
 def _body(report: RehearsalReport) -> dict[str, object]:
-    lines = [asdict(each) | {"ok": each.is_so} for each in report.findings]
+    lines = [asdict(each) | {"ok": each.is_ok} for each in report.findings]
     for line in lines:
-        del line["is_so"]
+        del line["is_ok"]
     return {
-        "ok": report.is_so,
+        "ok": report.is_ok,
         "seconds": round(report.seconds, 1),
         "with_effects": report.with_effects,
         "lines": lines,
@@ -57,7 +57,7 @@ def _print(report: RehearsalReport) -> None:
     for line in lines:
         cells = "  ".join(text.ljust(width) for text, width in zip(_texts(line), widths, strict=True))
         click.echo(f"{cells}  {'' if line is head else _verdict(line)}".rstrip())
-    wrong = sum(not each.is_so for each in report.findings)
+    wrong = sum(not each.is_ok for each in report.findings)
     how = "Every line is so" if not wrong else f"{wrong} of {len(report.findings)} lines not so"
     print_text(f"{how}, after {report.seconds:.0f} s.")
 
@@ -68,5 +68,5 @@ def _texts(line: RehearsalFinding) -> tuple[str, str, str]:
 
 def _verdict(line: RehearsalFinding) -> str:
     """Return ok or FAIL, coloured where click finds a terminal and nobody asked for none."""
-    word, colour = ("ok", "green") if line.is_so else ("FAIL", "red")
-    return word if os.environ.get("NO_COLOR") else click.style(word, fg=colour, bold=not line.is_so)
+    word, colour = ("ok", "green") if line.is_ok else ("FAIL", "red")
+    return word if os.environ.get("NO_COLOR") else click.style(word, fg=colour, bold=not line.is_ok)

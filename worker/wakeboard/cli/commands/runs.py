@@ -23,7 +23,7 @@ from wakeboard.core.time.durations import format_duration
 from wakeboard.database.audit import audited_transaction, record, terminal_actor
 from wakeboard.queue import operator
 from wakeboard.queue.enqueue import enqueue as enqueue_run
-from wakeboard.reporting.diagnosis.reasons import waiting
+from wakeboard.reporting.diagnosis.wait_reasons import explain_wait
 from wakeboard.reporting.filters.line import read_line
 from wakeboard.reporting.filters.runs import FIELDS
 from wakeboard.reporting.filters.values import FilterValues, in_zone, read_pairs
@@ -189,7 +189,7 @@ def run(run_id: int) -> None:
         row = read_row(connection, RUN, {"id": run_id})
         if row is None:
             raise WrongUse(f"There is no run {run_id}; it may have been removed by retention.")
-        reasons = waiting(connection, run_id)[1]
+        reasons = explain_wait(connection, run_id)[1]
         history = read_rows(connection, ATTEMPTS, {"id": run_id})
         audit = read_rows(connection, AUDIT, {"id": run_id})
     if is_json():

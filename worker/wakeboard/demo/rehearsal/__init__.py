@@ -1,11 +1,11 @@
 """The rehearsal: a hundred receipts by real workers, real mail and real signals, on a database of its own.
 
-``scenario`` holds the steps in their order. Reads no settings, and so never reaches
-the configured database; whatever it starts or writes is gone when it returns.
+``scenario`` has the steps in their order. Nothing here reads settings, so that the configured database is
+never reached; whatever is started or written is gone at the end.
 """
 
 from wakeboard.demo.rehearsal.findings import RehearsalFinding, RehearsalReport
 from wakeboard.demo.rehearsal.scenario import rehearse
-from wakeboard.demo.rehearsal.waiting import RehearsalError
+from wakeboard.demo.rehearsal.waiter import RehearsalError
 
 __all__ = ["RehearsalError", "RehearsalFinding", "RehearsalReport", "rehearse"]

@@ -1,52 +1,51 @@
-"""What the rehearsal measured → the lines of its table. Pure: asks nobody, prints nothing."""
+"""Turns the measurements of the rehearsal into the lines of its table. Pure."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 REFUSAL = "smtp_451"
 
 
 @dataclass(frozen=True, slots=True)
 class RehearsalFinding:
-    """One line: what was looked at, what it should be, what it was, and whether that is so."""
+    """One line: what was measured, what was expected, what it was, and whether that is as expected."""
 
     what: str
     expected: str
     measured: str
-    is_so: bool
+    is_ok: bool
 
 
 @dataclass(frozen=True, slots=True)
 class RehearsalReport:
-    """The whole table. ``seconds`` is how long the rehearsal took."""
+    """The table, and how many ``seconds`` the rehearsal took."""
 
     findings: Sequence[RehearsalFinding]
     seconds: float
     with_effects: bool
 
     @property
-    def is_so(self) -> bool:
+    def is_ok(self) -> bool:
         """Whether every line is as expected."""
-        return all(each.is_so for each in self.findings)
+        return all(each.is_ok for each in self.findings)
 
 
-@dataclass(frozen=True, slots=True)
-class ReceiptAttempt:
-    """One ended attempt at a receipt; ``found`` when its mail was found sent already."""
+class ReceiptAttempt(NamedTuple):
+    """An ended attempt at a receipt; ``is_found``: its mail was in the inbox already."""
 
     run_id: int
     outcome: str
     error_code: str | None
     worker_id: str
-    found: bool
+    is_found: bool
 
 
-@dataclass(frozen=True, slots=True)
-class CancelledRun:
-    """One cancelled run: its state, and how many seconds after the cancel it last showed a sign of work."""
+class CancelledRun(NamedTuple):
+    """A cancelled run: its state, and how many seconds after the cancel it last showed a sign of work."""
 
     how: str
     status: str
@@ -54,12 +53,13 @@ class CancelledRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class Measurements:
     """Everything that was measured.
 
-    ``states`` counts receipts by state; ``refused_runs`` are those whose mail was to be refused once;
-    ``lost_claims`` is what the killed worker held; ``unanswered`` the mails it had handed over without having
-    been told so; ``stopped_code`` the exit code after SIGTERM (None: it did not end in time).
+    ``states`` counts receipts by state. ``refused_runs`` are those whose mail was to be refused once.
+    ``stopped_code`` is the exit code after SIGTERM, None if the worker did not end in time. ``lost_claims``
+    counts the runs that the killed worker had, ``unanswered`` its accepted mails without an answer. ``left``
+    names what still ran at the end.
     """
 
     states: Mapping[str, int]
@@ -76,68 +76,67 @@ class Evidence:
     left: Sequence[str]
 
 
-def findings(evidence: Evidence, *, with_effects: bool) -> list[RehearsalFinding]:
+def findings(measured: Measurements, *, with_effects: bool) -> list[RehearsalFinding]:
     """Return the lines of the table, in the order of the rehearsal."""
-    receipts = sum(evidence.states.values())
-    looked_up = [_looked_up(evidence)] if with_effects else []
+    receipts = sum(measured.states.values())
+    lookups = [_lookups(measured)] if with_effects else []
     return [
-        _states(evidence, receipts),
-        _stop(evidence),
-        _retries(evidence),
-        *looked_up,
-        _mailbox(evidence, receipts),
-        _cancelled(evidence),
-        RehearsalFinding("left running", "nothing", ", ".join(evidence.left) or "nothing", not evidence.left),
+        _receipts(measured, receipts),
+        _stop(measured),
+        _retries(measured),
+        *lookups,
+        _mailbox(measured, receipts),
+        _cancels(measured),
+        RehearsalFinding("left running", "nothing", ", ".join(measured.left) or "nothing", not measured.left),
     ]
 
 
-def _states(evidence: Evidence, receipts: int) -> RehearsalFinding:
-    measured = ", ".join(f"{count} {state}" for state, count in sorted(evidence.states.items()))
-    return RehearsalFinding(
-        "receipts", f"{receipts} succeeded", measured, evidence.states == {"succeeded": receipts}
-    )
+def _receipts(measured: Measurements, receipts: int) -> RehearsalFinding:
+    states = ", ".join(f"{count} {state}" for state, count in sorted(measured.states.items()))
+    is_ok = measured.states == {"succeeded": receipts}
+    return RehearsalFinding("receipts", f"{receipts} succeeded", states, is_ok)
 
 
-def _stop(evidence: Evidence) -> RehearsalFinding:
+def _stop(measured: Measurements) -> RehearsalFinding:
     cut = sum(
-        each.worker_id == evidence.stopped_worker and each.outcome in ("lost", "released")
-        for each in evidence.attempts
+        each.worker_id == measured.stopped_worker and each.outcome in ("lost", "released")
+        for each in measured.attempts
     )
-    code = "no end in time" if evidence.stopped_code is None else f"exit {evidence.stopped_code}"
-    is_so = evidence.stopped_code == 0 and not cut
+    code = "no end in time" if measured.stopped_code is None else f"exit {measured.stopped_code}"
+    is_ok = measured.stopped_code == 0 and not cut
     return RehearsalFinding(
-        "restart by SIGTERM", "exit 0, 0 mails cut short", f"{code}, {cut} mails cut short", is_so
+        "restart by SIGTERM", "exit 0, 0 mails cut short", f"{code}, {cut} mails cut short", is_ok
     )
 
 
-def _retries(evidence: Evidence) -> RehearsalFinding:
-    refused = Counter(each.run_id for each in evidence.attempts if each.error_code == REFUSAL)
-    lost = [each for each in evidence.attempts if each.outcome == "lost"]
-    others = len(evidence.attempts) - refused.total() - len(lost) - evidence.states.get("succeeded", 0)
-    is_so = (
-        refused == Counter(evidence.refused_runs)
-        and len(lost) == evidence.lost_claims
-        and all(each.worker_id == evidence.killed_worker for each in lost)
+def _retries(measured: Measurements) -> RehearsalFinding:
+    refused = Counter(each.run_id for each in measured.attempts if each.error_code == REFUSAL)
+    lost = [each for each in measured.attempts if each.outcome == "lost"]
+    others = len(measured.attempts) - refused.total() - len(lost) - measured.states.get("succeeded", 0)
+    is_ok = (
+        refused == Counter(measured.refused_runs)
+        and len(lost) == measured.lost_claims
+        and all(each.worker_id == measured.killed_worker for each in lost)
         and not others
     )
-    expected = _counts(len(evidence.refused_runs), evidence.lost_claims, 0)
-    return RehearsalFinding("retries", expected, _counts(refused.total(), len(lost), others), is_so)
+    expected = _counts(len(measured.refused_runs), measured.lost_claims, 0)
+    return RehearsalFinding("retries", expected, _counts(refused.total(), len(lost), others), is_ok)
 
 
 def _counts(refused: int, lost: int, others: int) -> str:
     return f"{refused} refused, {lost} lost by SIGKILL, {others} others"
 
 
-def _looked_up(evidence: Evidence) -> RehearsalFinding:
-    found = sum(each.found for each in evidence.attempts)
-    expected = f"{evidence.unanswered} found by Message-ID"
+def _lookups(measured: Measurements) -> RehearsalFinding:
+    found = sum(each.is_found for each in measured.attempts)
+    expected = f"{measured.unanswered} found by Message-ID"
     return RehearsalFinding(
-        "unconfirmed mails", expected, f"{found} found by Message-ID", found == evidence.unanswered
+        "unconfirmed mails", expected, f"{found} found by Message-ID", found == measured.unanswered
     )
 
 
-def _mailbox(evidence: Evidence, receipts: int) -> RehearsalFinding:
-    messages, distinct = len(evidence.message_ids), len(set(evidence.message_ids))
+def _mailbox(measured: Measurements, receipts: int) -> RehearsalFinding:
+    messages, distinct = len(measured.message_ids), len(set(measured.message_ids))
     return RehearsalFinding(
         "mailbox",
         f"{receipts} distinct, {receipts} in all",
@@ -146,14 +145,12 @@ def _mailbox(evidence: Evidence, receipts: int) -> RehearsalFinding:
     )
 
 
-def _cancelled(evidence: Evidence) -> RehearsalFinding:
-    measured = ", ".join(
+def _cancels(measured: Measurements) -> RehearsalFinding:
+    runs = ", ".join(
         f"{each.how} {each.seconds:.1f} s" + ("" if each.status == "cancelled" else f" ({each.status})")
-        for each in evidence.cancelled
+        for each in measured.cancelled
     )
-    is_so = all(
-        each.status == "cancelled" and each.seconds <= evidence.cancel_seconds for each in evidence.cancelled
+    is_ok = all(
+        each.status == "cancelled" and each.seconds <= measured.cancel_seconds for each in measured.cancelled
     )
-    return RehearsalFinding(
-        "cancelled work", f"stopped within {evidence.cancel_seconds:g} s", measured, is_so
-    )
+    return RehearsalFinding("cancelled work", f"stopped within {measured.cancel_seconds:g} s", runs, is_ok)

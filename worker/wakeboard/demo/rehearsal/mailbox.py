@@ -1,7 +1,7 @@
-"""The mailbox of the rehearsal's mail server: every accepted message is a line of a file.
+"""The mailbox of the rehearsal's mail server: each accepted message is a line of a file.
 
-It refuses chosen recipients once, and can hold its answers: a message is accepted then, and its sender does
-not know.
+It refuses chosen recipients once. While it holds its answers, messages are accepted and their senders do not
+know.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HOLD_SECONDS = 60
 
 
 class Mailbox:
-    """What came in. Safe to use from any thread."""
+    """The accepted messages. Safe to use from any thread."""
 
     def __init__(self, file: Path, refused_once: Iterable[str]) -> None:
         """``file`` gets one JSON line per message; mail to ``refused_once`` gets 451 the first time."""
@@ -30,8 +30,8 @@ class Mailbox:
         self._accepted = 0
         self._held = 0
 
-    def keep(self, mail: Mail) -> str:
-        """Return the SMTP reply to ``mail``, once answers are not held."""
+    def store(self, mail: Mail) -> str:
+        """Return the SMTP reply to ``mail``, as soon as answers are not held."""
         with self._lock:
             if refused := self._refused_once.intersection(mail.recipients):
                 self._refused_once -= refused
@@ -50,20 +50,20 @@ class Mailbox:
             file.write(line + "\n")
 
     def hold_after(self, accepted: int) -> None:
-        """Accept what comes after the first ``accepted`` messages, and leave its senders waiting."""
+        """Hold the answers to all messages after the first ``accepted`` ones."""
         with self._lock:
             self._hold_from, self._held = accepted, 0
             self._answering.clear()
 
     def answer(self) -> None:
-        """Give the held answers, and hold no more."""
+        """Send the held answers, and hold no more."""
         with self._lock:
             self._hold_from = None
             self._answering.set()
 
     @property
     def held(self) -> int:
-        """How many messages were accepted with their answer held, since the last hold_after()."""
+        """The number of messages whose answer was held since the last hold_after()."""
         with self._lock:
             return self._held
 

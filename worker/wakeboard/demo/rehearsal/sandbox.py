@@ -1,6 +1,6 @@
-"""The sandbox of a rehearsal: a temporary folder, and in it an embedded PostgreSQL of its own.
+"""The sandbox of a rehearsal: a temporary folder with an embedded PostgreSQL of its own.
 
-The folder's lock tells a living rehearsal from a killed one, whose folder the next rehearsal clears.
+A living rehearsal has the lock of its folder. The folder of a killed one is cleared by the next rehearsal.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from wakeboard.database import embedded
 from wakeboard.demo.rehearsal.workers import end, servers_of, workers_of
 
 NAME = "wakeboard-rehearsal-"
-UNFINISHED = "wakeboard-making-rehearsal-"
-# Only processes are killed here, never the machine, so nothing is lost by not flushing.
+NAME_WITHOUT_LOCK = "wakeboard-making-rehearsal-"
+# Only processes are killed here, never the machine: nothing is lost without fsync.
 DATABASE_SETTINGS = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
 START_SECONDS = 60
-# A longer path, or a comma, would send the server's socket to another folder than ours.
-LONGEST_PLACE = 40
+# With a longer path, or a comma, the server's socket would be in another folder.
+LONGEST_PATH = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,46 +62,46 @@ class Sandbox:
 
 @contextmanager
 def new_sandbox() -> Iterator[Sandbox]:
-    """Give a new sandbox, and clear it afterwards whatever happened."""
-    made = Path(tempfile.mkdtemp(prefix=UNFINISHED, dir=place()))
-    # As root the database's own OS user must be able to pass.
-    made.chmod(0o711 if os.geteuid() == 0 else 0o700)
-    with _locked(made / "lock") as is_ours:
+    """Yield a new sandbox, and clear it afterwards in any case."""
+    folder = Path(tempfile.mkdtemp(prefix=NAME_WITHOUT_LOCK, dir=parent_folder()))
+    # Under root the OS user of the database must be able to enter.
+    folder.chmod(0o711 if os.geteuid() == 0 else 0o700)
+    with _lock(folder / "lock") as is_ours:
         assert is_ours
-        # Nobody looks at it under its first name, so nobody can take the lock before us.
-        sandbox = Sandbox(made.rename(made.with_name(NAME + made.name.removeprefix(UNFINISHED))))
+        # Other rehearsals ignore its first name, so none can take the lock before us.
+        sandbox = Sandbox(folder.rename(folder.with_name(NAME + folder.name.removeprefix(NAME_WITHOUT_LOCK))))
         try:
             yield sandbox
         finally:
             sandbox.clear()
 
 
-def clear_abandoned(tell: Callable[[str], None]) -> None:
+def clear_abandoned(say: Callable[[str], None]) -> None:
     """Clear the sandboxes of this user's rehearsals that were killed."""
-    for folder in sorted(Path(place()).glob(f"{NAME}*")):
+    for folder in sorted(Path(parent_folder()).glob(f"{NAME}*")):
         with suppress(OSError):
-            found = folder.lstat()
-            if found.st_uid != os.geteuid() or folder.is_symlink() or not folder.is_dir():
+            status = folder.lstat()
+            if status.st_uid != os.geteuid() or folder.is_symlink() or not folder.is_dir():
                 continue
-            with _locked(folder / "lock") as is_abandoned:
+            with _lock(folder / "lock") as is_abandoned:
                 if is_abandoned:
-                    tell("Removing what a killed rehearsal had left.")
+                    say("Removing what a killed rehearsal had left.")
                     Sandbox(folder).clear()
 
 
-def place() -> str:
-    """Return the folder for temporary files, or /tmp where the database could not live in it.
+def parent_folder() -> str:
+    """Return the folder for temporary files, or /tmp where a database cannot be in it.
 
-    Its path may be too long for a socket; and root's own one may be closed to the database's OS user.
+    Its path may be too long for a socket, and that of root may be closed to the OS user of the database.
     """
-    usual = os.path.realpath(tempfile.gettempdir())
-    is_fit = os.geteuid() != 0 and len(os.fsencode(usual)) <= LONGEST_PLACE and "," not in usual
-    return usual if is_fit else "/tmp"
+    folder = os.path.realpath(tempfile.gettempdir())
+    is_fit = os.geteuid() != 0 and len(os.fsencode(folder)) <= LONGEST_PATH and "," not in folder
+    return folder if is_fit else "/tmp"
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[bool]:
-    """Give whether the lock could be taken; hold it while the block lasts."""
+def _lock(path: Path) -> Iterator[bool]:
+    """Yield whether the lock could be taken; hold it while the block lasts."""
     opened = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         try:

@@ -1,5 +1,7 @@
-"""The rehearsal's workers: real ``wakeboard worker`` processes with short leases, ended as deploys and
-crashes do."""
+"""The workers of the rehearsal: real ``wakeboard worker`` processes with short leases.
+
+They are ended as by a deploy and as by a crash.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from pathlib import Path
 import psutil
 
 from wakeboard.core.process.process_tree import die_with_parent
-from wakeboard.demo.rehearsal.waiting import RehearsalError, Waiter, comes_true
+from wakeboard.demo.rehearsal.waiter import RehearsalError, Waiter, wait_until
 
 SLOTS = 4
 LAST_LINES = 5
@@ -29,9 +31,9 @@ SETTINGS = {
     "WAKEBOARD_KILL_SECONDS": f"{KILL_SECONDS:g}",
     "WAKEBOARD_SHUTDOWN_SECONDS": f"{SHUTDOWN_SECONDS:g}",
 }
-# What would steer our workers, or libpq in them, and was meant for others.
+# Variables of the user that would change our workers, or libpq in them.
 FOREIGN = ("WAKEBOARD_", "PG")
-# Each of our workers, and so each of its children, is started with this variable: so the system tells ours.
+# Our workers, and so their children, are recognised by this variable in their environment.
 MARK = "WAKEBOARD_DATA_DIR"
 
 
@@ -43,21 +45,21 @@ class Worker:
     log: Path
 
     def require_alive(self) -> None:
-        """Raise RehearsalError when it has ended although nobody told it to."""
+        """Raise RehearsalError if it has ended by itself."""
         if self.process.poll() is not None:
             raise RehearsalError(f"A worker ended by itself, with code {self.process.returncode}.")
 
     def terminate(self) -> None:
-        """Ask it to stop, as a deploy does."""
+        """Send SIGTERM, as a deploy does."""
         self.process.send_signal(signal.SIGTERM)
 
-    def exit_code(self, waiting: Waiter) -> int | None:
+    def exit_code(self, waiter: Waiter) -> int | None:
         """Return its exit code (negative: a signal), None when it does not end in time."""
-        waiting.sees(lambda: self.process.poll() is not None, SHUTDOWN_SECONDS + 5)
+        waiter.wait(lambda: self.process.poll() is not None, SHUTDOWN_SECONDS + 5)
         return self.process.returncode
 
     def kill(self) -> None:
-        """Kill the worker itself, without a word, as the kernel does when memory is short."""
+        """Send SIGKILL to the supervisor alone, as the kernel does when memory is short."""
         self.process.kill()
         self.process.wait()
 
@@ -72,14 +74,14 @@ class Workers:
 
     @classmethod
     def of(cls, folder: Path, url: str, more: dict[str, str]) -> Workers:
-        """Return workers that work on the database at ``url``; ``more`` is for their handlers."""
-        given = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
+        """Return workers for the database at ``url``; ``more`` are variables for their handlers."""
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(FOREIGN)}
         ours = {"WAKEBOARD_DATABASE_URL": url, MARK: str(folder)}
-        return cls(folder, given | SETTINGS | ours | more)
+        return cls(folder, inherited | SETTINGS | ours | more)
 
     def start(self) -> Worker:
-        """Start another worker, in a group of its own so that a Ctrl-C in the terminal reaches us alone."""
-        log, us = self.folder / f"worker-{len(self.started) + 1}.log", os.getpid()
+        """Start another worker, in a session of its own: Ctrl-C in the terminal reaches only our process."""
+        log, parent = self.folder / f"worker-{len(self.started) + 1}.log", os.getpid()
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "wakeboard", "worker"],
@@ -89,7 +91,7 @@ class Workers:
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=lambda: die_with_parent(us, signal.SIGTERM),
+                preexec_fn=lambda: die_with_parent(parent, signal.SIGTERM),
             )
         self.started.append(Worker(process, log))
         return self.started[-1]
@@ -98,7 +100,7 @@ class Workers:
         """Return every living process of every worker."""
         return workers_of(self.folder)
 
-    def last_words(self) -> str:
+    def last_output(self) -> str:
         """Return the last lines that the latest worker printed."""
         if not self.started:
             return "(no worker was started)"
@@ -108,27 +110,31 @@ class Workers:
 
 def workers_of(folder: Path) -> list[psutil.Process]:
     """Return the living processes that were started as workers of the rehearsal in ``folder``."""
-    return [each for each in _others() if _environment(each).get(MARK) == str(folder)]
+    return [each for each in _other_processes() if _environment(each).get(MARK) == str(folder)]
 
 
 def servers_of(folder: Path) -> list[psutil.Process]:
     """Return the living database servers whose data is inside ``folder``."""
-    return [each for each in _others() if any(word.startswith(f"{folder}/") for word in _words(each))]
+    return [
+        each
+        for each in _other_processes()
+        if any(word.startswith(f"{folder}/") for word in _postgres_arguments(each))
+    ]
 
 
 def end(processes: list[psutil.Process], by: signal.Signals, seconds: float = 10) -> bool:
-    """Send ``by`` to ``processes`` and tell whether they are gone within ``seconds``."""
+    """Send the signal ``by`` to ``processes``; return whether they end within ``seconds``."""
     for each in processes:
         with suppress(psutil.Error):
             each.send_signal(by)
-    return comes_true(lambda: not any(_lives(each) for each in processes), seconds)
+    return wait_until(lambda: not any(_is_alive(each) for each in processes), seconds)
 
 
-def _others() -> list[psutil.Process]:
-    return [each for each in psutil.process_iter() if each.pid != os.getpid() and _lives(each)]
+def _other_processes() -> list[psutil.Process]:
+    return [each for each in psutil.process_iter() if each.pid != os.getpid() and _is_alive(each)]
 
 
-def _lives(process: psutil.Process) -> bool:
+def _is_alive(process: psutil.Process) -> bool:
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.Error:
@@ -142,7 +148,8 @@ def _environment(process: psutil.Process) -> dict[str, str]:
         return {}
 
 
-def _words(process: psutil.Process) -> list[str]:
+def _postgres_arguments(process: psutil.Process) -> list[str]:
+    """Return the command line of a database server, an empty list for other programs."""
     try:
         words = process.cmdline()
     except (psutil.Error, OSError):

@@ -1,6 +1,7 @@
-"""What is asked about a night by its page and by the report of each morning: one SQL, so one set of numbers.
+"""What happened in a time window, for the page of a night and for the daily report: one source of numbers.
 
-Every question takes a connection, the page's or the report's (``database.read``), and a window. Reads only.
+Every function takes a connection (of psycopg or SQLAlchemy, see ``database.read``) and a window, and only
+reads.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ class TimeWindow:
 
     @property
     def query(self) -> str:
-        """The window as a query string that means the same to every page and reader."""
-        given = {"since": self.since, "until": self.until}
-        texts = {name: f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M}Z" for name, moment in given.items()}
+        """The window as a query string in UTC, which means the same to every page and reader."""
+        moments = {"since": self.since, "until": self.until}
+        texts = {name: f"{moment.astimezone(UTC):%Y-%m-%dT%H:%M}Z" for name, moment in moments.items()}
         return urlencode(texts, safe=":")

@@ -1,42 +1,59 @@
-"""A night that is over, in short: its numbers, its sentence and the worst few of each kind. Reads only.
+"""The summary of a time window that is over: its numbers, its sentence, and a few lines of each section.
 
-The words and links are made here, so that mail and webhook say the same; how they are set is the letter's.
+Texts and links are made here, so that mail and webhook have the same ones.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
-from datetime import datetime, timedelta, tzinfo
+from datetime import datetime, tzinfo
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote, urlencode
 
 from wakeboard.core.time.durations import format_duration
 from wakeboard.database.read import read_all
-from wakeboard.reporting.activity_report import TimeWindow, faults, fires, minutes
-from wakeboard.reporting.activity_report import missed as missed_fires
-from wakeboard.reporting.activity_report.kinds import FailureKind, failed_kinds
-from wakeboard.reporting.activity_report.unmanned import UnmannedStretch, unmanned
-from wakeboard.reporting.activity_report.usual import medians
-from wakeboard.reporting.activity_report.words import NightNumbers, number, plural, verdict
-from wakeboard.reporting.ids_by_time import LastBefore, last_before
+from wakeboard.reporting.activity_report import TimeWindow
+from wakeboard.reporting.activity_report.baselines import find_baselines
+from wakeboard.reporting.activity_report.failures import (
+    UNKNOWN_CODE,
+    FailureKind,
+    LostAttempt,
+    RecoveredRun,
+    find_failure_kinds,
+    find_lost_attempts,
+    find_recovered_runs,
+)
+from wakeboard.reporting.activity_report.fires import (
+    MissedFires,
+    ScheduleFires,
+    find_fires,
+    find_missed_fires,
+)
+from wakeboard.reporting.activity_report.type_activity import (
+    SlowRun,
+    TypeAttempts,
+    find_attempts,
+    find_running,
+    find_slow_runs,
+)
+from wakeboard.reporting.activity_report.verdict import NightNumbers, number, plural, verdict
+from wakeboard.reporting.activity_report.worker_gaps import WorkerGap, find_worker_gaps
+from wakeboard.reporting.ids_by_time import ID_SLACK, find_last_id_before
 
 if TYPE_CHECKING:
     from wakeboard.database.read import Connection
 
-FEW = 5
+# The lines of a section.
+MAX_LINES = 5
 REASONS = {
     "misfire": "later than the grace allows",
     "overlap": "the run before had not ended, or a later fire took its place",
     "capped": "too many were due at once",
     "paused": "the schedule was paused",
 }
-MOST_ACTS = 50
-# A row of the audit log has the time when its transaction began and gets its id later: ids may run ahead by
-# this much.
-SLACK = timedelta(minutes=10)
+MAX_ACTS = 50
 
-_LAST_BEFORE = last_before("audit_log", "at", "%(moment)s")
 _ACTS = """
 SELECT id, at, actor, action, target_type, target_id, result FROM wakeboard.audit_log
 WHERE id > CAST(%(first)s AS bigint) AND id <= CAST(%(last)s AS bigint) AND at >= %(since)s AND at < %(until)s
@@ -45,7 +62,7 @@ ORDER BY id DESC LIMIT %(most)s
 
 
 class Act(NamedTuple):
-    """Who did what to which thing, and how it ended."""
+    """A row of the audit log: who did what to which thing, and how it ended."""
 
     id: int
     at: datetime
@@ -58,7 +75,7 @@ class Act(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReportLine:
-    """One of the worst: what it is, and the path of its page."""
+    """A line of a section: its text, and the path of its page."""
 
     text: str
     path: str
@@ -66,7 +83,7 @@ class ReportLine:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """The worst few of one kind, and how many more there are at ``path``."""
+    """The first lines of one kind, and how many ``more`` there are at ``path``."""
 
     name: str
     title: str
@@ -77,7 +94,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a report says. ``stuck_now`` is of the moment of writing: the page tells it of the present."""
+    """What a report says. ``stuck_now`` counts the runs that are stuck now; ``numbers.stuck`` is 0."""
 
     numbers: NightNumbers
     good: bool
@@ -88,166 +105,160 @@ class Summary:
 
     @property
     def sentence(self) -> str:
-        """What is at the top of the page too."""
+        """The sentence at the top of the page."""
         return f"{self.strong} {self.rest}"
 
 
-def summary(connection: Connection, window: TimeWindow, zone: tzinfo) -> Summary:
-    """Return what is to be told of ``window``, which is over; times in words are of ``zone``."""
-    usually = medians(connection, window.since)
-    ran = minutes.ran(connection, window, usually)
-    kinds, failed = failed_kinds(connection, window)
-    recovered, of_recovered = faults.recovered(connection, window)
-    lost, of_lost = faults.lost(connection, failed)
-    gone = unmanned(connection, window)
-    missed, fired, done = (
-        missed_fires.missed(connection, window),
-        fires.fired(connection, window),
-        acts(connection, window),
-    )
+def summarize(connection: Connection, window: TimeWindow, zone: tzinfo) -> Summary:
+    """Return the summary of ``window``, which is over; times in texts are of ``zone``."""
+    attempts = find_attempts(connection, window, find_baselines(connection, window.since))
+    kinds, failed = find_failure_kinds(connection, window)
+    recovered, recovered_count = find_recovered_runs(connection, window)
+    lost, lost_count = find_lost_attempts(connection, failed)
+    gaps = find_worker_gaps(connection, window)
+    missed = find_missed_fires(connection, window)
+    fires = find_fires(connection, window)
+    acts = find_acts(connection, window)
     numbers = NightNumbers(
-        attempts=sum(each.attempts for each in ran),
-        types=len(ran),
-        failed=sum(each.failed for each in ran),
+        attempts=sum(each.attempts for each in attempts),
+        types=len(attempts),
+        failed=sum(each.failed for each in attempts),
         new=sum(kind.is_new for kind in kinds),
-        recovered=of_recovered,
-        waiting=failed.fates.waiting,
-        dead=failed.fates.dead,
+        recovered=recovered_count,
+        waiting=failed.states.waiting,
+        dead=failed.states.dead,
         missed=missed.fires,
         missed_is_cut=missed.is_cut,
-        late=fired.late,
-        overlapping=fired.beside,
-        slow=sum(each.slow for each in ran),
-        taken_over=of_lost,
-        acts=len(done),
-        unmanned_seconds=sum(each.seconds for each in gone),
+        late=fires.late,
+        overlapping=fires.overlapping,
+        slow=sum(each.slow for each in attempts),
+        taken_over=lost_count,
+        acts=len(acts),
+        unmanned_seconds=sum(gap.seconds for gap in gaps),
     )
-    slow = sorted((each for each in ran if each.slow), key=lambda each: -each.slow)
-    new = [kind for kind in kinds if kind.is_new]
+    slow = sorted((each for each in attempts if each.slow), key=lambda each: -each.slow)
+    examples = find_slow_runs(connection, window, slow[:MAX_LINES])
+    slowest = {run.job_type: run for run in reversed(examples)}
     page = f"/night?{window.query}"
     sections = (
-        _section("new", "Failed for the first time", [_kind(each, window) for each in new], page, "failed"),
-        _section("failed", "Failed", [_kind(each, window) for each in kinds], page),
         _section(
-            "recovered", "Succeeded only after retries", map(_recovered, recovered), page, count=of_recovered
+            "new", "Failed for the first time",
+            [_failure_line(kind, window) for kind in kinds if kind.is_new], page, "failed",
         ),
-        _section("unmanned", "No worker", [_unmanned(each, zone) for each in gone], page, "missed"),
-        _section("missed", "Missed runs", map(_missed, missed.worst), page, count=missed.lines),
-        _section("late", "Started late", map(_late, fired.latest), page),
-        _section("overlapping", "Overlapping", map(_beside, fired.most_beside), page),
-        _section("slow", "Slower than usual", _slow(connection, window, slow), page),
-        _section("lost", "Stuck and taken over", map(_lost, lost), page, count=of_lost),
-        _section("ran", "What ran", [_ran(each) for each in ran], page),
-        _section("acts", "Who did what", [_act(act, zone, window) for act in done], page),
-    )
+        _section("failed", "Failed", [_failure_line(kind, window) for kind in kinds], page),
+        _section(
+            "recovered", "Succeeded only after retries",
+            map(_recovered_line, recovered), page, count=recovered_count,
+        ),
+        _section("unmanned", "No worker", [_gap_line(gap, zone) for gap in gaps], page, "missed"),
+        _section("missed", "Missed runs", map(_missed_line, missed.worst), page, count=missed.lines),
+        _section("late", "Started late", map(_late_line, fires.latest), page),
+        _section("overlapping", "Overlapping", map(_overlap_line, fires.most_overlapping), page),
+        _section(
+            "slow", "Slower than usual",
+            [_slow_line(each, slowest.get(each.job_type)) for each in slow], page,
+        ),
+        _section("lost", "Stuck and taken over", map(_lost_line, lost), page, count=lost_count),
+        _section("ran", "What ran", map(_attempts_line, attempts), page),
+        _section("acts", "Who did what", [_act_line(act, zone, window) for act in acts], page),
+    )  # fmt: skip
     good, strong, rest = verdict(numbers, is_over=True)
-    stuck = sum(each.stuck for each in minutes.running(connection))
+    stuck = sum(each.stuck for each in find_running(connection))
     return Summary(numbers, good, strong, rest, stuck, tuple(each for each in sections if each.lines))
+
+
+def find_acts(connection: Connection, window: TimeWindow) -> list[Act]:
+    """Return what people did in ``window``, newest first, at most MAX_ACTS."""
+    values = {
+        "first": find_last_id_before(connection, "audit_log", "at", window.since - ID_SLACK),
+        "last": find_last_id_before(connection, "audit_log", "at", window.until + ID_SLACK),
+        "since": window.since,
+        "until": window.until,
+        "most": MAX_ACTS,
+    }
+    return read_all(connection, _ACTS, Act, values)
 
 
 def _section(
     name: str, title: str, lines: Iterable[ReportLine], page: str, anchor: str = "", count: int | None = None
 ) -> Section:
-    found = list(lines)
-    more = (len(found) if count is None else count) - min(len(found), FEW)
-    return Section(name, title, tuple(found[:FEW]), more, f"{page}#{anchor or name}")
+    """Return the section of ``lines``; ``count``: how many there are, if not all of them are in ``lines``."""
+    every = tuple(lines)
+    more = (len(every) if count is None else count) - min(len(every), MAX_LINES)
+    return Section(name, title, every[:MAX_LINES], more, f"{page}#{anchor or name}")
 
 
-def _type(name: str) -> str:
-    return f"/runs?{urlencode({'type': name})}"
-
-
-def _kind(kind: FailureKind, window: TimeWindow) -> ReportLine:
+def _failure_line(kind: FailureKind, window: TimeWindow) -> ReportLine:
     dead = f", {plural(kind.dead, 'run')} dead now" if kind.dead else ""
     path = f"/errors/{kind.fingerprint or quote(kind.code)}?{window.query}"
     return ReportLine(f"{number(kind.failures)} × {_short(kind.code)} of {_short(kind.job_type)}{dead}", path)
 
 
-def _recovered(run: faults.Recovered) -> ReportLine:
-    code = _short(run.error_code or faults.UNKNOWN)
-    failed = plural(run.failures, "failure")
-    return ReportLine(f"run {run.id} of {_short(run.job_type)} after {failed} ({code})", f"/runs/{run.id}")
+def _recovered_line(run: RecoveredRun) -> ReportLine:
+    code = _short(run.error_code or UNKNOWN_CODE)
+    failures = plural(run.failures, "failure")
+    return ReportLine(f"run {run.id} of {_short(run.job_type)} after {failures} ({code})", f"/runs/{run.id}")
 
 
-def _unmanned(each: UnmannedStretch, zone: tzinfo) -> ReportLine:
-    since, until = (f"{at.astimezone(zone):%a %H:%M}" for at in (each.since_at, each.until_at))
-    return ReportLine(f"{since} to {until}, {format_duration(each.seconds)}", "/workers")
+def _gap_line(gap: WorkerGap, zone: tzinfo) -> ReportLine:
+    since, until = (f"{at.astimezone(zone):%a %H:%M}" for at in (gap.since_at, gap.until_at))
+    return ReportLine(f"{since} to {until}, {format_duration(gap.seconds)}", "/workers")
 
 
-def _missed(each: missed_fires.MissedFires) -> ReportLine:
-    count = f"{number(each.fires)}{'+' if each.is_many else ''}"
-    return ReportLine(
-        f"{count} × {_short(each.name)}: {REASONS.get(each.reason, each.reason)}", _schedule(each.name)
-    )
+def _missed_line(missed: MissedFires) -> ReportLine:
+    count = f"{number(missed.fires)}{'+' if missed.is_many else ''}"
+    reason = REASONS.get(missed.reason, missed.reason)
+    path = f"/schedules/{quote(missed.name, safe='')}"
+    return ReportLine(f"{count} × {_short(missed.name)}: {reason}", path)
 
 
-def _late(each: fires.ScheduleFires) -> ReportLine:
-    worst = format_duration(each.late_seconds or 0)
-    text = f"{_short(each.name)}: {number(each.late)} of {number(each.fires)}, the worst by {worst}"
-    return ReportLine(text, f"/runs/{each.late_run_id}")
+def _late_line(schedule: ScheduleFires) -> ReportLine:
+    worst = format_duration(schedule.late_seconds or 0)
+    counts = f"{number(schedule.late)} of {number(schedule.fires)}"
+    text = f"{_short(schedule.name)}: {counts}, the worst by {worst}"
+    return ReportLine(text, f"/runs/{schedule.late_run_id}")
 
 
-def _beside(each: fires.ScheduleFires) -> ReportLine:
-    text = f"{_short(each.name)}: {number(each.beside)} of {number(each.fires)} beside the run before"
-    return ReportLine(text, f"/runs/{each.beside_run_id}")
+def _overlap_line(schedule: ScheduleFires) -> ReportLine:
+    counts = f"{number(schedule.beside)} of {number(schedule.fires)}"
+    text = f"{_short(schedule.name)}: {counts} beside the run before"
+    return ReportLine(text, f"/runs/{schedule.beside_run_id}")
 
 
-def _slow(
-    connection: Connection, window: TimeWindow, slow: Sequence[minutes.TypeAttempts]
-) -> list[ReportLine]:
-    slowest = {run.job_type: run for run in reversed(minutes.slow_runs(connection, window, slow[:FEW]))}
-    return [_slow_line(each, slowest.get(each.job_type)) for each in slow]
-
-
-def _slow_line(each: minutes.TypeAttempts, run: minutes.SlowRun | None) -> ReportLine:
-    assert each.usual is not None, "what is slow is so against what is usual"
+def _slow_line(attempts: TypeAttempts, run: SlowRun | None) -> ReportLine:
+    assert attempts.baseline is not None, "an attempt is slow by its baseline"
     text = (
-        f"{_short(each.job_type)}: {number(each.slow)} of {number(each.succeeded)}, the slowest "
-        f"{format_duration(each.slowest_seconds)}, usually {format_duration(each.usual.seconds)}"
+        f"{_short(attempts.job_type)}: {number(attempts.slow)} of {number(attempts.succeeded)}, the slowest "
+        f"{format_duration(attempts.slowest_seconds)}, usually {format_duration(attempts.baseline.seconds)}"
     )
-    return ReportLine(text, f"/runs/{run.id}" if run else _type(each.job_type))
+    return ReportLine(text, f"/runs/{run.id}" if run else _type_path(attempts.job_type))
 
 
-def _lost(attempt: faults.Lost) -> ReportLine:
+def _lost_line(attempt: LostAttempt) -> ReportLine:
     now = f", {attempt.status} now" if attempt.status else ""
-    run_id, worker = attempt.run_id, _short(attempt.worker_name)
-    return ReportLine(
-        f"run {run_id} of {_short(attempt.job_type)}, taken from {worker}{now}", f"/runs/{run_id}"
-    )
+    worker = _short(attempt.worker_name)
+    text = f"run {attempt.run_id} of {_short(attempt.job_type)}, taken from {worker}{now}"
+    return ReportLine(text, f"/runs/{attempt.run_id}")
 
 
-def _ran(each: minutes.TypeAttempts) -> ReportLine:
-    failed = f", {number(each.failed)} failed" if each.failed else ""
-    return ReportLine(
-        f"{_short(each.job_type)}: {plural(each.attempts, 'attempt')}{failed}", _type(each.job_type)
-    )
+def _attempts_line(attempts: TypeAttempts) -> ReportLine:
+    failed = f", {number(attempts.failed)} failed" if attempts.failed else ""
+    text = f"{_short(attempts.job_type)}: {plural(attempts.attempts, 'attempt')}{failed}"
+    return ReportLine(text, _type_path(attempts.job_type))
 
 
-def acts(connection: Connection, window: TimeWindow) -> list[Act]:
-    """Return what was done in ``window``, newest first, at most MOST_ACTS."""
-    first, last = (
-        read_all(connection, _LAST_BEFORE, LastBefore, {"moment": moment})[0].low
-        for moment in (window.since - SLACK, window.until + SLACK)
-    )
-    values = {"first": first, "last": last, "since": window.since, "until": window.until, "most": MOST_ACTS}
-    return read_all(connection, _ACTS, Act, values)
-
-
-def _act(act: Act, zone: tzinfo, window: TimeWindow) -> ReportLine:
+def _act_line(act: Act, zone: tzinfo, window: TimeWindow) -> ReportLine:
     of = f" of {act.target_type} {_short(act.target_id or '')}".rstrip() if act.target_type else ""
     result = "" if act.result == "done" else f" ({act.result})"
     text = f"{act.at.astimezone(zone):%H:%M} {_short(act.actor)}: {_short(act.action)}{of}{result}"
     return ReportLine(text, f"/audit?{window.query}#audit-{act.id}")
 
 
-def _schedule(name: str) -> str:
-    return f"/schedules/{quote(name, safe='')}"
+def _type_path(name: str) -> str:
+    return f"/runs?{urlencode({'type': name})}"
 
 
 def _short(text: object) -> str:
-    """Return a foreign name as one short line."""
+    """Return a name that others chose as one short line of printable characters."""
     line = "".join(c if c.isprintable() else "·" for c in str(text))
     return line if len(line) <= 60 else f"{line[:59]}…"
-
-
-__all__ = ["ReportLine", "Section", "Summary", "summary"]

@@ -1,6 +1,6 @@
-"""Why no run of a type starts, whichever it is: its pause, a limit of 0, or nobody to take it.
+"""Why no run of a job type starts: the type is paused, its limit is 0, or no worker takes it.
 
-Plain SQL and the words for it, so that pages and answers say the same. Opens no connection.
+The SQL and its words, so that pages and answers say the same.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from wakeboard.reporting import worker_states
 from wakeboard.reporting.heartbeats import SILENCE_SECONDS
 
 
-class ReasonWords(NamedTuple):
-    """A reason in a word or two, as a clause (``{}`` is the type), and what the runs wait for."""
+class StandstillWords(NamedTuple):
+    """A standstill in a word or two, as a clause (``{}`` is the type), and what the runs wait for."""
 
     short: str
     clause: str
@@ -23,16 +23,16 @@ class ReasonWords(NamedTuple):
 
 # By the value of ``standstill``.
 WORDS = {
-    "paused": ReasonWords("type paused", "its type {} is paused", "until somebody resumes that"),
-    "limit": ReasonWords("type limit 0", "the limit of its type {} is 0", "until somebody raises that"),
-    "worker": ReasonWords("no worker", "no worker takes its type {}", "for one"),
+    "paused": StandstillWords("type paused", "its type {} is paused", "until somebody resumes that"),
+    "limit": StandstillWords("type limit 0", "the limit of its type {} is 0", "until somebody raises that"),
+    "worker": StandstillWords("no worker", "no worker takes its type {}", "for one"),
 }
 
 
 def standstill(job_type: str) -> str:
     """Return the SQL of why no run of ``job_type`` (an expression) starts: a key of WORDS, NULL if one may.
 
-    Each set is read once for all rows. Ticks of a crontab come and go: the last one counts for a while.
+    Each set is read once for all rows. Ticks come and go: one counts as a worker for SILENCE_SECONDS.
     """
     types, workers = "SELECT t.name FROM wakeboard.job_types AS t", "FROM wakeboard.workers AS w"
     ticked = f"w.is_tick AND {is_since('w.seen_at', SILENCE_SECONDS)}"
@@ -45,8 +45,8 @@ def standstill(job_type: str) -> str:
         ELSE 'worker' END"""
 
 
-def clause(reason: str, job_type: str) -> str:
-    """Return ``its type mail is paused`` of a ``reason`` that ``standstill`` gave."""
+def standstill_clause(reason: str, job_type: str) -> str:
+    """Return ``its type mail is paused`` for a ``reason`` that the SQL of ``standstill`` gave."""
     if reason == "worker" and (user := command_user(job_type)) is not None:
         return f"no worker runs commands as {user}"
     return WORDS[reason].clause.format(job_type)

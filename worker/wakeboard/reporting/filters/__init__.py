@@ -1,5 +1,5 @@
-"""One filter language: the box, the controls, the address, its twins and the command line read it here.
+"""The filter language of search fields, controls, addresses, JSON twins and the command line.
 
-``values`` reads names and texts, ``line`` a typed line, ``runs`` says which filters runs have, ``search``
-finds what they ask for. Knows no page and no terminal; opens no connection.
+``values`` reads names and texts, ``line`` a typed line. ``runs`` and ``audit`` say which filters runs and the
+audit log have; ``search`` and ``audit`` find what they match.
 """

@@ -1,6 +1,6 @@
-"""Filters as one line of text and back: ``status:failed since:24h "no answer"``. Pure.
+"""Reads and writes filters as one line of text: ``status:failed since:24h "no answer"``. Pure.
 
-The line is what an operator types, in the box of a page or behind ``wakeboard runs``.
+An operator types such a line in the search field of a page or behind ``wakeboard runs``.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 
 from wakeboard.reporting.filters.values import FilterError
 
-# The filter that words without a name mean.
+# The filter of words without a name.
 WORDS = "q"
 _TOKEN = re.compile(r'(?:([a-zA-Z_][\w.-]*):)?(?:"([^"]*)"|([^\s"]+))')
 _NAME = re.compile(r"([a-zA-Z_][\w.-]*)(:|=.*)")
@@ -18,11 +18,11 @@ _NOT = re.compile(r"[-!+^~]([a-zA-Z_][\w.-]*)[:=].*")
 
 
 def read_line(line: str, names: Collection[str] = ()) -> list[tuple[str, str]]:
-    """Return the (name, text) pairs that ``line`` means; words without a name are the filter ``q``.
+    """Return the (name, text) pairs of ``line``; words without a name are the filter ``q``.
 
-    Quotes keep spaces and colons: ``"http://crm"`` is text. ``names`` are the filters there are (``payload.``
-    for every ``payload.<path>``): what looks like one of them and is none is not taken for text.
-    Raises FilterError.
+    Text in quotes may have spaces and colons: ``"http://crm"``. ``names`` are the existing filters
+    (``payload.`` for every ``payload.<path>``): what looks like a misspelt use of one of them is not taken
+    for text. Raises FilterError.
     """
     if line.count('"') % 2:
         raise FilterError(f"The filter “{line[:100]}” opens a quote and does not close it.")
@@ -33,11 +33,11 @@ def read_line(line: str, names: Collection[str] = ()) -> list[tuple[str, str]]:
         if name:
             pairs.append((name, value))
         else:
-            _refuse_slips(bare, names)
+            _refuse_misspelt(bare, names)
             words.append(value)
         if not value:
-            said = f'{name}:""' if name else '""'
-            raise FilterError(f"“{said[:100]}” is empty: write text between the quotes, or leave it out.")
+            empty = f'{name}:""' if name else '""'
+            raise FilterError(f"“{empty[:100]}” is empty: write text between the quotes, or leave it out.")
     if words:
         before = [value for name, value in pairs if name == WORDS]
         pairs = [pair for pair in pairs if pair[0] != WORDS]
@@ -45,24 +45,24 @@ def read_line(line: str, names: Collection[str] = ()) -> list[tuple[str, str]]:
     return pairs
 
 
-def _refuse_slips(bare: str, names: Collection[str]) -> None:
+def _refuse_misspelt(bare: str, names: Collection[str]) -> None:
     """Refuse ``status=dead``, ``-status:dead`` and ``status:`` alone: as text they would find nothing."""
-    turned = _NOT.fullmatch(bare)
-    if turned and _is_among(turned[1], names):
+    negated = _NOT.fullmatch(bare)
+    if negated and _is_among(negated[1], names):
         raise FilterError(
             f"“{bare[:100]}”: there is no filter for what is not so; name what shall be, several by commas "
             f'(status:queued,running). Text is in quotes: "{bare[:100]}".'
         )
-    slip = _NAME.fullmatch(bare)
-    if slip is None or not _is_among(slip[1], names):
+    match = _NAME.fullmatch(bare)
+    if match is None or not _is_among(match[1], names):
         return
-    name, rest = slip[1][:100], slip[2][1:][:100]
+    name, rest = match[1][:100], match[2][1:][:100]
     if name.endswith(".") or f"{name}." in names:
         prefix = f"{name.rstrip('.')}."
         raise FilterError(
             f"“{bare[:100]}” names nothing: write {prefix}<path>, such as {prefix}customer.id:7."
         )
-    if slip[2] == ":":
+    if match[2] == ":":
         raise FilterError(f"“{name}:” is followed by nothing: write the value right behind the colon.")
     raise FilterError(f'“{name}={rest}”: a filter is {name}:{rest}, text is in quotes: "{name}={rest}".')
 

@@ -1,4 +1,4 @@
-"""The filters that runs have, wherever runs are listed."""
+"""The filters of runs, wherever runs are listed."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from wakeboard.reporting.filters.values import (
 
 
 def _attempts(value: str) -> tuple[int, int | None]:
-    """Read ``3``, ``3+`` (at least) or ``2-5``; none is in ``5-2``."""
-    found = re.fullmatch(r"([0-9]{1,9})(?:(\+)|-([0-9]{1,9}))?", value)
-    if not found:
+    """Read ``3``, ``3+`` (at least) or ``2-5`` as the lowest and the highest number; refuse ``5-2``."""
+    match = re.fullmatch(r"([0-9]{1,9})(?:(\+)|-([0-9]{1,9}))?", value)
+    if not match:
         raise ValueError
-    low = int(found[1])
-    high = int(found[3] or low)
+    low = int(match[1])
+    high = int(match[3] or low)
     if high < low:
         raise FilterError(f"“attempts” is {value}: a range begins with the smaller number, {high}-{low}.")
-    return low, None if found[2] else high
+    return low, None if match[2] else high
 
 
 def _schedule(value: str) -> str | int:
-    """Read a schedule's name, or ``#17``, the number of one: a name may be taken again, a number is not."""
+    """Read the name of a schedule, or ``#17``, its id: a name may be used again, an id is not."""
     if re.fullmatch(r"#[0-9]{1,19}", value):
         return identifier(value[1:])
     if not re.fullmatch(r"[a-z0-9_-]{1,100}", value):
@@ -40,7 +40,7 @@ def _schedule(value: str) -> str | int:
 
 
 def _group(value: str) -> int:
-    """Read an error group. None has the number 0, which a search would take for no filter at all."""
+    """Read the number of an error group. It is never 0, which a search would take for no filter."""
     number = error_groups.parse_fingerprint(value)
     if number == 0:
         raise ValueError
@@ -65,15 +65,18 @@ FIELDS: dict[str, Field] = {
     "payload.": TEXT,
     "q": TEXT,
 }
-# When the last failure of a run lies: since and until say when it was enqueued.
-FAILED = ("failed-since", "failed-until")
+# They limit the time of a run's last failure; since and until limit the time at which it was enqueued.
+FAILURE_TIMES = ("failed-since", "failed-until")
 
 
-def states_of(asked: FilterValues) -> Sequence[str]:
-    """Return the states in which ``asked`` looks, none for all.
+def states_of(filters: FilterValues) -> Sequence[str]:
+    """Return the states that ``filters`` allow, none for all.
 
-    Without a status, an error or the time of a failure means runs that fail now; a group all that failed so.
+    Without a status, an error or the time of a failure means runs that fail now; a group means all runs that
+    failed so.
     """
-    wanted: Sequence[str] = asked.get("status") or ()
-    is_of_failures = asked.get("error") or (any(map(asked.get, FAILED)) and not asked.get("group"))
-    return tuple(state.value for state in FAILING) if is_of_failures and not wanted else wanted
+    states: Sequence[str] = filters.get("status") or ()
+    is_of_failures = filters.get("error") or (
+        any(map(filters.get, FAILURE_TIMES)) and not filters.get("group")
+    )
+    return tuple(state.value for state in FAILING) if is_of_failures and not states else states

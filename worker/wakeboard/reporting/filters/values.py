@@ -1,6 +1,6 @@
-"""Names and texts → values, each checked: the filters that somebody asks for. Pure.
+"""Reads filters: pairs of name and text become checked values. Pure.
 
-Anything unknown or malformed is a FilterError, whose text is a sentence for whoever asked.
+Anything unknown or malformed raises FilterError, whose text is a sentence for the user.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ from wakeboard.core.states import Status
 
 LARGEST_ID = 2**63 - 1
 LONGEST_TEXT = 500
-# How deep a payload.<path> may look.
-MOST_STEPS = 50
-# Pages add and take away months from a time, and show it in any zone.
+# The steps of a payload.<path>.
+MAX_STEPS = 50
+# Pages add months to a time or subtract them, and show it in any zone.
 EARLIEST = datetime(1900, 1, 1, tzinfo=UTC)
 LATEST = datetime(9000, 1, 1, tzinfo=UTC)
 
 
 class FilterError(ValueError):
-    """A filter asks for something that does not exist; ``str()`` is a sentence."""
+    """A filter is unknown or malformed; ``str()`` is a sentence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """How one filter is read: ``read`` raises ValueError, ``allowed`` completes "… must be …", or a
-    FilterError that says more.
+    """How one filter is read. ``read`` raises ValueError, or a FilterError that says more.
 
-    ``many`` filters take several values, comma-separated or repeated, and read to a tuple.
-    ``canonical`` writes the value back when the text alone would be ambiguous.
+    ``allowed`` completes the sentence "… must be …". ``many`` filters take several values, comma-separated or
+    repeated, and become a tuple. ``canonical`` writes the value back where its text alone is ambiguous.
     """
 
     read: Callable[[str], Any]
@@ -45,7 +44,7 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A point in time as filters say it: absolute, or so long before "now"."""
+    """A point in time: ``absolute``, or so long ``before_now``."""
 
     absolute: datetime | None = None
     before_now: timedelta | None = None
@@ -60,13 +59,13 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class FilterValues:
-    """What somebody asks for. ``values`` are parsed, ``texts`` canonical, in the fields' order."""
+    """The filters of a request by name, in the order of the fields: parsed, and as canonical texts."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     texts: Mapping[str, str] = field(default_factory=dict)
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the parsed value of filter ``name``, or ``default`` when it is not given."""
+        """Return the parsed value of filter ``name``, ``default`` without one."""
         return self.values.get(name, default)
 
     def starting(self, prefix: str) -> dict[str, Any]:
@@ -125,17 +124,17 @@ def moment(value: str, zone: tzinfo = UTC) -> Moment:
             return Moment(before_now=span)
         if not re.match(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", value):
             raise ValueError
-        found = datetime.fromisoformat(value)
-        found = (found if found.tzinfo else found.replace(tzinfo=zone)).astimezone(UTC)
-        if not EARLIEST <= found <= LATEST:
+        absolute = datetime.fromisoformat(value)
+        absolute = (absolute if absolute.tzinfo else absolute.replace(tzinfo=zone)).astimezone(UTC)
+        if not EARLIEST <= absolute <= LATEST:
             raise ValueError
-        return Moment(absolute=found)
-    except OverflowError as wrong:
-        raise ValueError from wrong
+        return Moment(absolute=absolute)
+    except OverflowError as overflow:
+        raise ValueError from overflow
 
 
 def _moment_text(value: Moment) -> str:
-    """Return the text that means the same for every reader: relative as it is, absolute in UTC."""
+    """Return the text of a moment that does not depend on a zone: an age, or a time in UTC."""
     if value.before_now is not None:
         seconds = int(value.before_now.total_seconds())
         for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
@@ -159,19 +158,18 @@ MOMENT = Field(
 def in_zone(fields: Mapping[str, Field], zone: tzinfo) -> dict[str, Field]:
     """Return ``fields`` whose times without an offset are in ``zone``."""
     return {
-        name: replace(how, read=partial(moment, zone=zone)) if how.read is moment else how
-        for name, how in fields.items()
+        name: replace(field, read=partial(moment, zone=zone)) if field.read is moment else field
+        for name, field in fields.items()
     }
 
 
 def read_pairs(
     pairs: Iterable[tuple[str, str]], fields: Mapping[str, Field], *, is_form: bool = False
 ) -> FilterValues:
-    """Return what (name, text) ``pairs`` ask for; a field named ``payload.`` reads every ``payload.<path>``.
+    """Return the filters of (name, text) ``pairs``; the field ``payload.`` reads every ``payload.<path>``.
 
-    An empty text is no value: whoever wrote it, as an unset variable of a shell, would ask for everything.
-    Where the pairs are those of a form (``is_form``) it is a control that was left empty, and counts as not
-    given. Raises FilterError.
+    An empty text is refused: from an unset variable of a shell it would find everything. In the pairs of a
+    form (``is_form``) it is a control that was left empty, and is ignored. Raises FilterError.
     """
     given: dict[str, list[str]] = {}
     for name, value in pairs:
@@ -185,12 +183,12 @@ def read_pairs(
 
 
 def refuse_reversed(
-    asked: FilterValues, now: datetime, what: str, names: tuple[str, str] = ("since", "until")
+    filters: FilterValues, now: datetime, what: str, names: tuple[str, str] = ("since", "until")
 ) -> None:
     """Raise FilterError where the first of ``names`` is not before the second: no ``what`` in between."""
-    since, until = map(asked.get, names)
+    since, until = map(filters.get, names)
     if since and until and not since.at(now) < until.at(now):
-        first, second = (f"“{name}” ({asked.texts[name]})" for name in names)
+        first, second = (f"“{name}” ({filters.texts[name]})" for name in names)
         raise FilterError(
             f"{first} is not before {second}: no {what} in between. An age such as 7d is earlier than 24h."
         )
@@ -205,37 +203,38 @@ def _field(name: str, fields: Mapping[str, Field]) -> Field:
     stem, _, path = name.partition(".")
     prefix = f"{stem}."
     if prefix in fields and not path:
-        # Taken for a field, "payload" alone would be one that no search asks for: all runs would match.
+        # As a field of its own "payload" would be one that no search reads: all runs would match.
         raise FilterError(f"“{name[:100]}” names nothing: write {prefix}<path>, such as {prefix}customer.id.")
-    found = fields.get(prefix) or fields.get(name)
-    if found is None:
+    field = fields.get(prefix) or fields.get(name)
+    if field is None:
         known = ", ".join(f"{each}<path>" if each.endswith(".") else each for each in fields) or "none"
         near = get_close_matches(name[:100], fields, 1)
         hint = f" Did you mean {near[0]}?" if near else ""
         raise FilterError(f"There is no filter “{name[:100]}” here.{hint} Filters of this page: {known}.")
     steps = name.count(".")
-    if steps > MOST_STEPS:
-        raise FilterError(f"“{prefix}” is followed by {steps} names; it must be at most {MOST_STEPS}.")
-    return found
+    if steps > MAX_STEPS:
+        raise FilterError(f"“{prefix}” is followed by {steps} names; it must be at most {MAX_STEPS}.")
+    return field
 
 
-def _read(name: str, given: list[str], how: Field) -> tuple[Any, str]:
-    if not how.many and len(given) > 1:
-        raise FilterError(f"The filter “{name}” is given {len(given)} times; give it once.")
-    if "" in given:
+def _read(name: str, texts: list[str], field: Field) -> tuple[object, str]:
+    """Return the value of a filter and its canonical text."""
+    if not field.many and len(texts) > 1:
+        raise FilterError(f"The filter “{name}” is given {len(texts)} times; give it once.")
+    if "" in texts:
         raise FilterError(f"The filter “{name[:100]}” is empty: give it a value, or leave it out.")
-    parts = [part for value in given for part in value.split(",") if part] if how.many else given
+    parts = [part for each in texts for part in each.split(",") if part] if field.many else texts
     try:
-        # Commas alone are no value: taken for none, they would ask for everything.
+        # Commas alone are refused: without a value, the filter would find everything.
         if not parts or any("\0" in part for part in parts):
             raise ValueError
-        read = [how.read(part) for part in parts]
+        values = [field.read(part) for part in parts]
     except FilterError:
         raise
-    except (ValueError, KeyError) as wrong:
+    except (ValueError, KeyError) as malformed:
         raise FilterError(
-            f"The filter “{name}” is “{','.join(given)[:100]}”; it must be {how.allowed}."
-        ) from wrong
-    if how.many:
-        return tuple(dict.fromkeys(read)), ",".join(dict.fromkeys(parts))
-    return read[0], how.canonical(read[0]) if how.canonical else parts[0]
+            f"The filter “{name}” is “{','.join(texts)[:100]}”; it must be {field.allowed}."
+        ) from malformed
+    if field.many:
+        return tuple(dict.fromkeys(values)), ",".join(dict.fromkeys(parts))
+    return values[0], field.canonical(values[0]) if field.canonical else parts[0]

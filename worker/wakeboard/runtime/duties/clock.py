@@ -23,7 +23,7 @@ from wakeboard.core import leases
 from wakeboard.core.states import CLAIM_REFUSED, Status
 from wakeboard.core.time import clock_skew
 from wakeboard.core.time.clock_skew import MARGIN_SECONDS, is_ahead
-from wakeboard.reporting.diagnosis.question import CAP
+from wakeboard.reporting.diagnosis.wait_reasons import COUNT_CAP
 from wakeboard.reporting.heartbeats import MARGIN_SECONDS as LATE_SECONDS
 from wakeboard.schedules.planner import is_too_late
 
@@ -55,7 +55,7 @@ FROM (
     LEFT JOIN wakeboard.workers AS w ON w.id = r.locked_by
     WHERE r.status = 'running' AND {is_ahead("r.locked_until")} AND {leases.is_silent("r")}
         AND {is_ahead("r.locked_until", leases.SECONDS)}
-    LIMIT {CAP} FOR NO KEY UPDATE OF r SKIP LOCKED
+    LIMIT {COUNT_CAP} FOR NO KEY UPDATE OF r SKIP LOCKED
 ) AS long
 WHERE r.id = long.id AND r.lease_epoch = long.lease_epoch AND (r.status || '') = 'running'
 """

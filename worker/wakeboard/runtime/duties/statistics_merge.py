@@ -34,7 +34,7 @@ class StatisticsMerge:
 
         An hour that cannot be summed is skipped and tried again later.
         """
-        numbers = statistics.merge(connection)
+        numbers = statistics.merge_deltas(connection)
         began, is_due = monotonic(), monotonic() >= self._hours_at
         if is_due and self.pause_seconds is None:
             self._skipped.clear()
@@ -54,8 +54,8 @@ class StatisticsMerge:
     def _sum_one(self, connection: psycopg.Connection) -> datetime | None:
         """Return the hour that was summed, or that is skipped from now on; None when no hour is due."""
         try:
-            return hourly_rollups.sum_next(connection, self._skipped)
-        except hourly_rollups.NotSummed as failure:
+            return hourly_rollups.sum_next_hour(connection, self._skipped)
+        except hourly_rollups.RollupError as failure:
             self._skipped.add(failure.hour)
             log.warn("An hour of statistics is left; pages read its minutes.", error=str(failure))
             return failure.hour

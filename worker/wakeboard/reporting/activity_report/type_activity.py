@@ -1,12 +1,12 @@
-"""What the page of a night asks of the statistics: what ran, when each type was busy, what was slow.
+"""What each job type did in a time window: attempts, busy times, slow runs, what runs now.
 
-Hours that a worker has summed are read as such, the others by their minutes; attempts never. Only the runs
-behind a slow type are looked up, among FEW of each.
+Attempts and busy times come from the statistics: from the hourly rollups where an hour is summed, else from
+its minutes. Slow runs are looked up among the EXAMPLE_RUNS newest runs of a type.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,27 +15,28 @@ from wakeboard.core.leases import is_stuck
 from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.database.read import read_all
 from wakeboard.reporting.activity_report import TimeWindow
-from wakeboard.reporting.activity_report.stretches import BusyTime, Stretch, joined
-from wakeboard.reporting.activity_report.usual import Baseline
-from wakeboard.reporting.hourly_rollups import BEGINNING, SLICE_MINUTES, first_minute, hour_of
-from wakeboard.reporting.ids_by_time import LastBefore, last_before
+from wakeboard.reporting.activity_report.baselines import Baseline
+from wakeboard.reporting.hourly_rollups import SLICE_MINUTES, WINDOW_HOURS, first_minute, step_start
+from wakeboard.reporting.ids_by_time import find_last_id_before
 
 if TYPE_CHECKING:
     from wakeboard.database.read import Connection
 
-MOST_TYPES = 1000
-LANES = 20
-SLICES = 96
-# What parts an hour evenly. From those of SLICE_MINUTES on they are made of the slices that hours keep.
+MAX_TYPES = 1000
+# Of the page: types on the line of time, and slow types with examples.
+MAX_LANES = 20
+MAX_SLOW_TYPES = 10
+MAX_SLICES = 96
+# Each divides an hour evenly. Steps of SLICE_MINUTES or more consist of the slices that hourly rollups keep.
 _STEPS = [timedelta(minutes=each) for each in (1, SLICE_MINUTES, 10, 15, 20, 30, 60)]
-SLOW_TYPES = 10
-FEW = 3000
-EXAMPLES = 5
+# Slow runs are looked up among so many of a type; at most so many of them are returned.
+EXAMPLE_RUNS = 3000
+MAX_EXAMPLES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class TypeAttempts:
-    """Attempts of one type that ended in the window; ``slow``: successes over ``usual.slow_seconds``."""
+    """Attempts of one type that ended in the window; ``slow``: successes over ``baseline.slow_seconds``."""
 
     job_type: str
     attempts: int
@@ -45,59 +46,90 @@ class TypeAttempts:
     seconds: float
     slow: int
     slowest_seconds: float
-    usual: Baseline | None = None
+    baseline: Baseline | None = None
+
+
+class Stretch(NamedTuple):
+    """A stretch of time in which attempts of one type ended: how many, and how many of them failed.
+
+    ``start`` and ``end`` are seconds since the window began, negative before it. A start is known to the
+    minute: exact for scheduled runs, which begin with one, and up to a minute late for others.
+    """
+
+    start: float
+    end: float
+    attempts: int
+    failed: int
+
+
+class BusyTime(NamedTuple):
+    """When a type was busy, from first starts to last ends, and the slices in which attempts failed.
+
+    Both are in order. Stretches less than a slice apart are joined.
+    """
+
+    stretches: Sequence[Stretch]
+    failing: Sequence[Stretch]
+
+
+def join_stretches(stretches: Iterable[Stretch], pause: float) -> list[Stretch]:
+    """Return ``stretches`` in order; those less than ``pause`` seconds apart become one."""
+    result: list[Stretch] = []
+    for stretch in sorted(stretches):
+        if result and stretch.start - result[-1].end < pause:
+            last = result[-1]
+            result[-1] = Stretch(
+                last.start,
+                max(last.end, stretch.end),
+                last.attempts + stretch.attempts,
+                last.failed + stretch.failed,
+            )
+        else:
+            result.append(stretch)
+    return result
 
 
 def slice_length(window: TimeWindow) -> timedelta:
-    """Return how long slices are: a step that parts an hour evenly, at least a SLICES-th of ``window``.
+    """Return the length of at most MAX_SLICES slices of ``window``: a step that divides an hour.
 
-    They begin at the same moments in each window, so that bars stay where they are while a window moves on.
-    Of windows of over SLICES hours they are days, however many.
+    Slices begin at the same moments in each window, so that bars stay in place while a window moves on. In
+    windows of over MAX_SLICES hours they are days, however many.
     """
-    least = (window.until - window.since) / SLICES
-    return next((step for step in _STEPS if step >= least), timedelta(days=1))
+    shortest = (window.until - window.since) / MAX_SLICES
+    return next((step for step in _STEPS if step >= shortest), timedelta(days=1))
 
 
-def _hours(minutes: str, hours: str, *, only: str = "") -> str:
-    """Return the SQL of the window's hours: ``in_hours`` of those that are summed, ``in_minutes`` of others.
+def _window_parts(minutes: str, hours: str, *, only: str = "") -> str:
+    """Return the SQL of two CTEs: ``in_hours`` of the window's summed hours, ``in_minutes`` of the others.
 
-    An hour of which a part is asked for is read by its minutes; so are deltas, which no worker has merged
-    yet. ``minutes`` and ``hours`` are the columns, ``only`` a condition on the types.
+    ``minutes`` and ``hours`` are the columns, ``only`` is a condition on the types. An hour that is partly
+    outside the window is read by its minutes; so are deltas, which no worker has merged yet.
     """
     tables = " UNION ALL ".join(
         f"""
         SELECT {minutes} FROM wakeboard.{table}
-        WHERE minute >= asked.since AND minute < asked.until {only}"""
+        WHERE minute >= hours.since AND minute < hours.until {only}"""
         for table in ("statistics_rollups", "statistics_deltas")
     )
     return f"""
-asked AS MATERIALIZED (
-    SELECT greatest(hour, %(since)s) AS since, least(hour + interval '1 hour', %(until)s) AS until,
-        %(by_hours)s AND EXISTS (
-            SELECT FROM wakeboard.statistics_hours AS known WHERE known.hour = each.hour
-                AND known.summed_at IS NOT NULL
-                AND each.hour >= %(since)s AND each.hour + interval '1 hour' <= %(until)s
-        ) AS is_summed
-    FROM generate_series({hour_of("%(since)s")}, %(until)s - interval '1 microsecond', '1 hour')
-        AS each (hour)
-), in_hours AS MATERIALIZED (
-    SELECT asked.since, told.* FROM asked CROSS JOIN LATERAL (
+{WINDOW_HOURS}, in_hours AS MATERIALIZED (
+    SELECT hours.since, part.* FROM hours CROSS JOIN LATERAL (
         SELECT {hours} FROM wakeboard.statistics_hours_of_types AS summed
-        WHERE summed.hour = asked.since AND summed.hour >= %(since)s AND summed.hour < %(until)s {only}
-    ) AS told
-    WHERE asked.is_summed
+        WHERE summed.hour = hours.since AND summed.hour >= %(since)s AND summed.hour < %(until)s {only}
+    ) AS part
+    WHERE hours.is_summed
 ), in_minutes AS MATERIALIZED (
-    SELECT asked.since, told.* FROM asked CROSS JOIN LATERAL ({tables}
-    ) AS told
-    WHERE NOT asked.is_summed
+    SELECT hours.since, part.* FROM hours CROSS JOIN LATERAL ({tables}
+    ) AS part
+    WHERE NOT hours.is_summed
 )"""
 
 
 _IS_BAD = f"outcome IN ({sql_list(FAILURES)})"
-# What is slow is told by the mean of those that took about as long within an hour.
-_RAN = f"""
+# Slow attempts are counted by the mean of those in the same bucket within an hour.
+_ATTEMPTS = f"""
 WITH {
-    _hours(
+    _window_parts(
         "job_type, outcome, duration_bucket, runs, duration_ms, duration_max_ms",
         "job_type, attempts, succeeded, failed, lost, busy_ms, succeeded_max_ms, duration_runs,"
         " duration_bucket_ms",
@@ -109,10 +141,10 @@ WITH {
         UNION ALL
         SELECT job_type, sum(runs), sum(duration_ms) FROM in_minutes WHERE outcome = 'succeeded'
         GROUP BY since, job_type, duration_bucket
-    ) AS alike
+    ) AS bucket
     JOIN unnest(CAST(%(types)s AS text[]), CAST(%(limits)s AS float8[])) AS limits (job_type, ms)
         USING (job_type)
-    WHERE alike.ms > limits.ms * runs
+    WHERE bucket.ms > limits.ms * runs
     GROUP BY job_type
 )
 SELECT job_type, sum(attempts)::bigint AS attempts, sum(succeeded)::bigint AS succeeded,
@@ -133,26 +165,28 @@ ORDER BY failed DESC, attempts DESC, job_type LIMIT %(most)s
 """
 
 
-def ran(connection: Connection, window: TimeWindow, usually: Mapping[str, Baseline]) -> list[TypeAttempts]:
-    """Return what ended in ``window`` by type, those with failures first, at most MOST_TYPES."""
+def find_attempts(
+    connection: Connection, window: TimeWindow, baselines: Mapping[str, Baseline]
+) -> list[TypeAttempts]:
+    """Return the attempts that ended in ``window`` by type, those with failures first, at most MAX_TYPES."""
     values = {
         "since": window.since,
         "until": window.until,
         "by_hours": True,
-        "types": list(usually),
-        "limits": [each.slow_seconds * 1000 for each in usually.values()],
-        "most": MOST_TYPES,
+        "types": list(baselines),
+        "limits": [each.slow_seconds * 1000 for each in baselines.values()],
+        "most": MAX_TYPES,
     }
     return [
-        replace(each, usual=usually.get(each.job_type))
-        for each in read_all(connection, _RAN, TypeAttempts, values)
+        replace(each, baseline=baselines.get(each.job_type))
+        for each in read_all(connection, _ATTEMPTS, TypeAttempts, values)
     ]
 
 
-# Seconds since the window began.
-_BUSY = f"""
+# Times are seconds since the window began.
+_BUSY_SLICES = f"""
 WITH {
-    _hours(
+    _window_parts(
         "job_type, outcome, minute, runs, duration_max_ms",
         "job_type, slice_minutes, slice_starts, slice_ends, slice_attempts, slice_failed",
         only="AND job_type = ANY (CAST(%(types)s AS text[]))",
@@ -161,10 +195,7 @@ WITH {
 SELECT job_type, date_part('epoch', begin_at - %(since)s) AS begin, min(start) AS start, max(till) AS till,
     sum(attempts)::bigint AS attempts, sum(failed)::bigint AS failed
 FROM (
-    SELECT job_type, date_bin(%(step)s, since + make_interval(mins => slice.minute), TIMESTAMPTZ '{
-    BEGINNING
-}')
-            AS begin_at,
+    SELECT job_type, {step_start("%(step)s", "since + make_interval(mins => slice.minute)")} AS begin_at,
         date_part('epoch', since - %(since)s) + 60 * slice.start AS start,
         date_part('epoch', since - %(since)s) + 60 * slice.till AS till, slice.attempts, slice.failed
     FROM (
@@ -173,7 +204,7 @@ FROM (
         FROM in_hours
     ) AS slice
     UNION ALL
-    SELECT job_type, date_bin(%(step)s, minute, TIMESTAMPTZ '{BEGINNING}'),
+    SELECT job_type, {step_start("%(step)s", "minute")},
         60 * ({first_minute("date_part('epoch', minute - %(since)s) / 60")}),
         date_part('epoch', minute - %(since)s) + 60, runs, CASE WHEN {_IS_BAD} THEN runs ELSE 0 END
     FROM in_minutes
@@ -183,8 +214,8 @@ ORDER BY job_type, begin_at
 """
 
 
-class _Ended(NamedTuple):
-    """One row of _BUSY: what ended in the slice that begins ``begin``; it ran from ``start`` to ``till``."""
+class _BusySlice(NamedTuple):
+    """A slice and the attempts that ended in it, which ran from ``start`` to ``till``."""
 
     job_type: str
     begin: float
@@ -194,7 +225,7 @@ class _Ended(NamedTuple):
     failed: int
 
 
-def busy(connection: Connection, window: TimeWindow, types: Sequence[str]) -> dict[str, BusyTime]:
+def find_busy_times(connection: Connection, window: TimeWindow, types: Sequence[str]) -> dict[str, BusyTime]:
     """Return when each of ``types`` was busy in ``window``, in seconds since it began."""
     step = slice_length(window)
     values = {
@@ -207,20 +238,21 @@ def busy(connection: Connection, window: TimeWindow, types: Sequence[str]) -> di
     length = step.total_seconds()
     stretches: dict[str, list[Stretch]] = {name: [] for name in types}
     failing: dict[str, list[Stretch]] = {name: [] for name in types}
-    for row in read_all(connection, _BUSY, _Ended, values) if types else ():
+    for row in read_all(connection, _BUSY_SLICES, _BusySlice, values) if types else ():
         stretches[row.job_type].append(Stretch(row.start, row.till, row.attempts, row.failed))
         if row.failed:
-            ended = Stretch(row.begin, row.begin + length, row.attempts, row.failed)
-            failing[row.job_type].append(ended)
-    return {name: BusyTime(joined(stretches[name], length), joined(failing[name], length)) for name in types}
+            whole_slice = Stretch(row.begin, row.begin + length, row.attempts, row.failed)
+            failing[row.job_type].append(whole_slice)
+    return {
+        name: BusyTime(join_stretches(stretches[name], length), join_stretches(failing[name], length))
+        for name in types
+    }
 
 
-_LAST_BEFORE = last_before("job_runs", "created_at", "%(moment)s")
-
-# With "=" the planner may walk the primary key back; the range, the order and that none of them runs are
-# those of job_runs_listed_by_type.
-_SLOW = """
-SELECT found.*
+# With "=" the planner may walk the primary key back. Range, order and "not running" are those of the index
+# job_runs_listed_by_type.
+_SLOW_RUNS = """
+SELECT slow.*
 FROM unnest(CAST(%(types)s AS text[]), CAST(%(limits)s AS float8[])) WITH ORDINALITY
     AS t (job_type, seconds, place)
 CROSS JOIN LATERAL (
@@ -237,13 +269,13 @@ CROSS JOIN LATERAL (
         AND extract(epoch FROM newest.finished_at - newest.started_at) > t.seconds
     ORDER BY newest.finished_at - newest.started_at DESC, newest.id DESC
     LIMIT %(examples)s
-) AS found
-ORDER BY t.place, found.seconds DESC, found.id DESC
+) AS slow
+ORDER BY t.place, slow.seconds DESC, slow.id DESC
 """
 
 
 class SlowRun(NamedTuple):
-    """A run that took far longer than runs of its type usually take."""
+    """A run that took longer than the ``slow_seconds`` of its type's baseline."""
 
     id: int
     job_type: str
@@ -252,25 +284,24 @@ class SlowRun(NamedTuple):
     seconds: float
 
 
-def slow_runs(connection: Connection, window: TimeWindow, slow: Sequence[TypeAttempts]) -> list[SlowRun]:
-    """Return the slowest runs of each of ``slow``.
+def find_slow_runs(connection: Connection, window: TimeWindow, slow: Sequence[TypeAttempts]) -> list[SlowRun]:
+    """Return the slowest runs of each of ``slow``, at most MAX_EXAMPLES of each.
 
-    At most EXAMPLES of each, found among the FEW newest that had been made when the window ended.
+    They are looked up among the EXAMPLE_RUNS newest that had been made when the window ended.
     """
-    limits = {each.job_type: each.usual.slow_seconds for each in slow if each.usual}
+    limits = {each.job_type: each.baseline.slow_seconds for each in slow if each.baseline}
     if not limits:
         return []
-    last = read_all(connection, _LAST_BEFORE, LastBefore, {"moment": window.until})[0].low
     values = {
         "types": list(limits),
         "limits": list(limits.values()),
-        "last": last,
+        "last": find_last_id_before(connection, "job_runs", "created_at", window.until),
         "since": window.since,
         "until": window.until,
-        "few": FEW,
-        "examples": EXAMPLES,
+        "few": EXAMPLE_RUNS,
+        "examples": MAX_EXAMPLES,
     }
-    return read_all(connection, _SLOW, SlowRun, values)
+    return read_all(connection, _SLOW_RUNS, SlowRun, values)
 
 
 _RUNNING = f"""
@@ -285,7 +316,7 @@ ORDER BY min(under_way.started_at)
 """
 
 
-class Running(NamedTuple):
+class RunningType(NamedTuple):
     """How many runs of one type run now, since when the first of them, and how many are stuck."""
 
     job_type: str
@@ -294,6 +325,6 @@ class Running(NamedTuple):
     stuck: int
 
 
-def running(connection: Connection) -> list[Running]:
+def find_running(connection: Connection) -> list[RunningType]:
     """Return what runs now by type, the longest running first."""
-    return read_all(connection, _RUNNING, Running, {"most": MOST_TYPES * 10})
+    return read_all(connection, _RUNNING, RunningType, {"most": MAX_TYPES * 10})

@@ -1,6 +1,6 @@
 """Runs per second of a type of which four may run at once: one worker, raw SQL and PgQueuer.
 
-    benchmarks/run limited [--runs 2000] [--rounds 3]
+    benchmarks/run type_limit [--runs 2000] [--rounds 3]
 
 No-op runs of one type with ``max_running=4``. A worker with its default slots and one with four. Raw SQL is
 the worker's own statements on one connection: lock the type, count and claim four in one transaction, finish
@@ -26,19 +26,21 @@ BESIDE = f"raw SQL, {LIMIT} at a time"
 
 def cases(url: str, log: Path, runs: int) -> dict[str, Callable[[], float]]:
     """Return what is measured."""
-    types = backlogs.names(1)
+    types = backlogs.type_names(1)
 
     def ours(command: list[str]) -> Callable[[], float]:
-        return partial(throughput.ours, url, log, runs, 1, command, types)
+        return partial(throughput.drain_runs, url, log, runs, 1, command, types)
 
     policy = {"max_running": LIMIT}
     return {
         BESIDE: ours(raw.command(url, "limited", LIMIT, types)),
         f"{BESIDE}, joined": ours(raw.command(url, "limited_joined", LIMIT, types)),
-        f"Wakeboard, 1 worker, {backlogs.SLOTS} slots (default)": ours(backlogs.worker("tick", 1, policy)),
-        f"Wakeboard, 1 worker, {LIMIT} slots": ours(backlogs.worker("tick", 1, policy, slots=LIMIT)),
+        f"Wakeboard, 1 worker, {backlogs.SLOTS} slots (default)": ours(
+            backlogs.worker_command("tick", 1, policy)
+        ),
+        f"Wakeboard, 1 worker, {LIMIT} slots": ours(backlogs.worker_command("tick", 1, policy, slots=LIMIT)),
         "PgQueuer, 1 process": partial(
-            throughput.theirs, url, log, runs, 1, PGQUEUER, ahead=LIMIT, types=1, limit=LIMIT
+            throughput.drain_peer, url, log, runs, 1, PGQUEUER, ahead=LIMIT, types=1, limit=LIMIT
         ),
     }
 
@@ -48,7 +50,7 @@ def main() -> None:
     chosen = bench.options(__doc__ or "", runs=2_000, rounds=3)
     with bench.server() as (url, folder):
         with bench.session(url) as connection:
-            connection.execute(SET_LIMIT, (backlogs.names(1)[0], LIMIT))
+            connection.execute(SET_LIMIT, (backlogs.type_names(1)[0], LIMIT))
         found = bench.take_turns(chosen.rounds, cases(url, folder / "log", chosen.runs), "runs/s")
         title = (
             f"A type of which {LIMIT} may run at once ({chosen.runs:,} no-op runs, {chosen.rounds} rounds)"

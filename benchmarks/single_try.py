@@ -1,6 +1,6 @@
 """Runs per second of a type that has one try: one worker, raw SQL and PgQueuer.
 
-    benchmarks/run only_try [--runs 5000] [--rounds 3]
+    benchmarks/run single_try [--runs 5000] [--rounds 3]
 
 No-op runs of one type with ``max_attempts=1``: a start that is lost with its process is the run's end. Raw
 SQL is the worker's own claim of as many as a worker has slots and their finish, on one connection, a commit
@@ -22,16 +22,16 @@ BESIDE = f"raw SQL, {backlogs.SLOTS} at a time"
 
 def cases(url: str, log: Path, runs: int) -> dict[str, Callable[[], float]]:
     """Return what is measured."""
-    types = backlogs.names(1)
+    types = backlogs.type_names(1)
 
     def ours(command: list[str]) -> Callable[[], float]:
-        return partial(throughput.ours, url, log, runs, 1, command, types)
+        return partial(throughput.drain_runs, url, log, runs, 1, command, types)
 
     return {
         BESIDE: ours(raw.command(url, "plain", backlogs.SLOTS, types)),
         f"{BESIDE}, joined": ours(raw.command(url, "joined", backlogs.SLOTS, types)),
-        "Wakeboard, 1 worker": ours(backlogs.worker("tick", 1, {"max_attempts": 1})),
-        "PgQueuer, 1 process": partial(throughput.theirs, url, log, runs, 1, PGQUEUER, types=1),
+        "Wakeboard, 1 worker": ours(backlogs.worker_command("tick", 1, {"max_attempts": 1})),
+        "PgQueuer, 1 process": partial(throughput.drain_peer, url, log, runs, 1, PGQUEUER, types=1),
     }
 
 

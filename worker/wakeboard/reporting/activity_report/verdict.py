@@ -1,4 +1,4 @@
-"""How a night was, in a sentence: what its page has at its top and its report says first. Pure."""
+"""The sentence about a night, at the top of its page and of its report. Pure."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NightNumbers:
-    """What a night is judged by. Attempts are those that ended in the window; types those they were of.
+    """The counts of a night. ``attempts`` ended in the window, of so many job ``types``.
 
     ``new`` counts kinds of failure (code and type) never seen before, ``dead`` and ``waiting`` the runs that
-    failed in the window and are so now, ``recovered`` those that succeeded in it after failures, ``late`` and
-    ``overlapping`` fires, ``slow`` attempts, ``taken_over`` leases, ``stuck`` runs that are stuck now,
-    ``unmanned_seconds`` for how long no worker was there.
+    failed in the window and are in that state now, ``recovered`` those that succeeded in it after failures,
+    ``late`` and ``overlapping`` fires, ``slow`` attempts, ``taken_over`` leases, ``stuck`` the runs that are
+    stuck now. For ``unmanned_seconds`` no worker was there.
     """
 
     attempts: int = 0
@@ -47,26 +47,23 @@ class NightNumbers:
 
 
 def verdict(night: NightNumbers, *, is_over: bool) -> tuple[bool, str, str]:
-    """Return (whether nothing needs a person, the strong words, the rest of the sentence)."""
+    """Return (whether nothing needs a person, the bold words, the rest of the sentence)."""
     least = "at least " if night.missed_is_cut else ""
-    wrong = [
+    troubles = [
         words
         for count, words in (
             (night.dead, f"{plural(night.dead, 'run')} gave up"),
             (night.stuck, f"{plural(night.stuck, 'run is', 'runs are')} stuck"),
-            (
-                night.missed,
-                f"{least}{plural(night.missed, 'fire')} missed",
-            ),
+            (night.missed, f"{least}{plural(night.missed, 'fire')} missed"),
             (night.new, plural(night.new, "new kind of failure", "new kinds of failure")),
         )
         if count
     ]
     if night.unmanned_seconds:
-        wrong.append(f"{format_duration(night.unmanned_seconds)} without a worker")
+        troubles.append(f"{format_duration(night.unmanned_seconds)} without a worker")
     ran = f"{plural(night.attempts, 'attempt')} of {plural(night.types, 'type')}"
-    if wrong:
-        return False, ", ".join(wrong) + ".", f"{ran} ended, {number(night.failed)} of them failed."
+    if troubles:
+        return False, ", ".join(troubles) + ".", f"{ran} ended, {number(night.failed)} of them failed."
     if not (night.attempts or night.running):
         return True, "Nothing ran.", "No attempt ended in this window." if is_over else "Not yet."
     if not night.failed:
@@ -85,7 +82,7 @@ def verdict(night: NightNumbers, *, is_over: bool) -> tuple[bool, str, str]:
 
 
 def _oddities(night: NightNumbers) -> str:
-    """Return a sentence on what is worth a look and needs nobody, with a space in front; or nothing."""
+    """Return a sentence on what is odd and needs nobody, with a space in front; or an empty text."""
     odd = [
         f"{number(count)} {word}"
         for count, word in (

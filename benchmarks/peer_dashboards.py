@@ -1,9 +1,10 @@
 """How long our pages take beside those of the dashboards of PgQueuer and pg-boss that correspond to them.
 
-    benchmarks/run others [--sizes 10000,1000000] [--requests 20] [--clients 20] [--rounds 2] [--seconds 6]
+    benchmarks/run peer_dashboards [--sizes 10000,1000000] [--requests 20] [--clients 20] [--rounds 2]
+    [--seconds 6]
 
 One PostgreSQL server with default durability has a database of each for each size, a number of jobs of the
-past; ``benchmarks.peer_pasts`` says what each keeps of them. All dashboards run at once, as they come:
+past; ``benchmarks.peer_histories`` says what each keeps of them. All dashboards run at once, as they come:
 ``wakeboard web``, two processes of eight threads; ``python -m pgqueuer.adapters.web`` of ``pgqueuer[web]``
 1.6.0, one process; and ``pg-boss-dashboard`` of ``@pg-boss/dashboard`` 1.9.0, one process: the newest
 releases. The last has a copy of pg-boss that wants tables of schema 42, so those are of ``pg-boss``
@@ -32,7 +33,6 @@ from __future__ import annotations
 import argparse
 import os
 import socket
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -46,8 +46,8 @@ from time import monotonic, perf_counter
 import psycopg
 from psycopg import sql
 
-from benchmarks import bench, peer_pasts
-from benchmarks.pages import Browser, NoPage, Times, dashboard, p95
+from benchmarks import bench, peer_histories, programs
+from benchmarks.pages import Browser, PageError, Times, dashboard
 from tests.support.processes import free_port, wait_until
 from wakeboard.database import embedded
 from wakeboard.database.migrations import migrate
@@ -77,14 +77,14 @@ class Dashboard:
 
 
 @dataclass
-class Told(Times):
+class PageTimes(Times):
     """The times of one page, until it failed, if it did."""
 
-    why: str = ""
+    error: str = ""
 
 
 @dataclass
-class Crowd:
+class CrowdTimes:
     """What clients at once were answered: milliseconds, and why some were not; the seconds it took."""
 
     warm: list[float] = field(default_factory=list)
@@ -96,32 +96,16 @@ class Crowd:
 def running(
     command: Sequence[str | Path], environment: Mapping[str, str], port: int, log: Path
 ) -> Iterator[tuple[int, str]]:
-    """Run a dashboard of somebody else meanwhile; yield its port and no cookie."""
-    with log.open("ab") as output:
-        process = subprocess.Popen(
-            command,
-            env=os.environ | environment,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        try:
-            wait_until(lambda: process.poll() is not None or _listens(port), 30)
-            if process.poll() is not None:
-                raise SystemExit(f"{command[0]} ended:\n{log.read_text()[-3000:]}")
-            yield port, ""
-        finally:
-            process.terminate()
-            try:
-                process.wait(20)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+    """Run the dashboard of a peer while the block lasts; yield its port and no cookie."""
+    with programs.running(command, os.environ | environment, log) as process:
+        wait_until(lambda: process.poll() is not None or _is_listening(port), programs.START_SECONDS)
+        if process.poll() is not None:
+            raise SystemExit(f"{command[0]} ended:\n{log.read_text()[-3000:]}")
+        yield port, ""
 
 
-def _listens(port: int) -> bool:
-    """Return whether somebody listens; unlike a request, that leaves the first one to be measured."""
+def _is_listening(port: int) -> bool:
+    """Return whether a program listens, without the first request, which is to be measured."""
     try:
         socket.create_connection(("127.0.0.1", port), 1).close()
     except OSError:
@@ -146,7 +130,7 @@ def run_pgboss(url: str, log: Path) -> AbstractContextManager[tuple[int, str]]:
 
 DASHBOARDS = (
     Dashboard(
-        "Wakeboard", peer_pasts.ours, dashboard,
+        "Wakeboard", peer_histories.fill_wakeboard, dashboard,
         "SELECT id FROM wakeboard.job_runs WHERE status = 'dead' ORDER BY id DESC LIMIT 1",
         {
             "overview": "/",
@@ -157,11 +141,11 @@ DASHBOARDS = (
             "one failed job": "/runs/{0}",
             "jobs of a name": f"/runs?type={NAME}",
             "failed jobs of a name": f"/runs?type={NAME}&status=dead",
-            "search what jobs were given": f"/runs?payload.customer={peer_pasts.CUSTOMER}",
+            "search what jobs were given": f"/runs?payload.customer={peer_histories.CUSTOMER}",
         },
     ),
     Dashboard(
-        "PgQueuer", peer_pasts.pgqueuer, run_pgqueuer,
+        "PgQueuer", peer_histories.fill_pgqueuer, run_pgqueuer,
         "SELECT id FROM public.pgqueuer WHERE status = 'failed' ORDER BY id DESC LIMIT 1",
         {
             "overview": "/",
@@ -173,7 +157,7 @@ DASHBOARDS = (
         },
     ),
     Dashboard(
-        "pg-boss", peer_pasts.pgboss, run_pgboss,
+        "pg-boss", peer_histories.fill_pgboss, run_pgboss,
         "SELECT name, id FROM pgboss.job WHERE state = 'failed' ORDER BY created_on DESC LIMIT 1",
         {
             "overview": "/",
@@ -184,7 +168,7 @@ DASHBOARDS = (
             "one failed job": "/queues/{0}/jobs/{1}",
             "jobs of a name": f"/queues/{NAME}?state=all",
             "failed jobs of a name": f"/queues/{NAME}?state=failed",
-            "search what jobs were given": f"/jobs?state=all&data.customer={peer_pasts.CUSTOMER}",
+            "search what jobs were given": f"/jobs?state=all&data.customer={peer_histories.CUSTOMER}",
         },
     ),
 )  # fmt: skip
@@ -192,7 +176,7 @@ DASHBOARDS = (
 Key = tuple[str, int]
 
 
-def filled(folder: Path, each: Dashboard, size: int) -> str:
+def fill_database(folder: Path, each: Dashboard, size: int) -> str:
     """Make and fill the database of a dashboard at a size; return its URL."""
     name = f"{each.title.lower().replace('-', '')}_{size}"
     admin = embedded.url(folder, user="postgres", database="postgres")
@@ -217,38 +201,40 @@ def addresses(each: Dashboard, url: str) -> dict[str, str]:
 
 
 def in_turns(
-    browsers: Mapping[Key, Browser], asked: Mapping[Key, Mapping[str, str]], requests: int
-) -> dict[str, dict[Key, Told]]:
+    browsers: Mapping[Key, Browser], addresses_of: Mapping[Key, Mapping[str, str]], requests: int
+) -> dict[str, dict[Key, PageTimes]]:
     """Ask for every page of each in turns; return the times by page. A page that fails is left alone then."""
-    found: dict[str, dict[Key, Told]] = {}
+    found: dict[str, dict[Key, PageTimes]] = {}
     for page in PAGES:
-        told = found[page] = {key: Told() for key in browsers if page in asked[key]}
+        times_of = found[page] = {key: PageTimes() for key in browsers if page in addresses_of[key]}
         for number in range(requests + 1):
-            for key, times in told.items():
-                if times.why:
+            for key, times in times_of.items():
+                if times.error:
                     continue
                 try:
-                    took = browsers[key].ask(asked[key][page])
-                except (NoPage, OSError, HTTPException) as failure:
-                    times.why = reason(failure)
+                    took = browsers[key].ask(addresses_of[key][page])
+                except (PageError, OSError, HTTPException) as failure:
+                    times.error = failure_text(failure)
                     continue
                 if number:
                     times.warm.append(took)
                 else:
                     times.first = took
-        medians = [f"{title} {each.p50:.0f}" for (title, _), each in told.items() if each.warm]
+        medians = [f"{title} {each.p50:.0f}" for (title, _), each in times_of.items() if each.warm]
         bench.say(f"{page}: {', '.join(medians)} ms")
     return found
 
 
-def reason(failure: BaseException) -> str:
+def failure_text(failure: BaseException) -> str:
     """Return what a table says of a request that failed."""
     if isinstance(failure, TimeoutError):
         return f"no answer in {TIMEOUT_SECONDS} s"
     return f"failed: {failure}".replace("not a result: ", "").replace("|", "/")
 
 
-def at_once(port: int, cookie: str, pages: Sequence[str], clients: int, seconds: float, crowd: Crowd) -> None:
+def at_once(
+    port: int, cookie: str, pages: Sequence[str], clients: int, seconds: float, crowd: CrowdTimes
+) -> None:
     """Let ``clients`` walk over ``pages`` for so long, each from another one on; add to ``crowd``."""
     began = perf_counter()
 
@@ -257,9 +243,9 @@ def at_once(port: int, cookie: str, pages: Sequence[str], clients: int, seconds:
         while perf_counter() - began < seconds:
             try:
                 crowd.warm.append(browser.ask(pages[step % len(pages)]))
-            except (NoPage, OSError, HTTPException) as failure:
+            except (PageError, OSError, HTTPException) as failure:
                 crowd.warm.append(TIMEOUT_SECONDS * 1000)
-                crowd.failed.append(reason(failure))
+                crowd.failed.append(failure_text(failure))
             step += 1
 
     threads = [threading.Thread(target=walk, args=(number,)) for number in range(clients)]
@@ -270,28 +256,28 @@ def at_once(port: int, cookie: str, pages: Sequence[str], clients: int, seconds:
     crowd.seconds += perf_counter() - began
 
 
-def table(found: Mapping[str, Mapping[Key, Told]], titles: Sequence[str], size: int) -> str:
+def table(found: Mapping[str, Mapping[Key, PageTimes]], titles: Sequence[str], size: int) -> str:
     """Return the times at one size as a table, the smallest median of each line in bold."""
     heads = " | ".join(f"{title} p50 | p95 | first" for title in titles)
     lines = [f"### Corresponding pages, {size:,} jobs of the past", ""]
     lines += [f"| milliseconds | {heads} |", "|---" + "|--:" * 3 * len(titles) + "|"]
-    for page, told in found.items():
-        here = {title: told[title, size] for title in titles if (title, size) in told}
-        least = min((each.p50 for each in here.values() if each.warm and not each.why), default=0.0)
+    for page, times_of in found.items():
+        here = {title: times_of[title, size] for title in titles if (title, size) in times_of}
+        least = min((each.p50 for each in here.values() if each.warm and not each.error), default=0.0)
         lines.append(f"| {page} | {' | '.join(_cells(here.get(title), least) for title in titles)} |")
     return "\n".join([*lines, ""])
 
 
-def _cells(told: Told | None, least: float) -> str:
-    if told is None:
+def _cells(times_of: PageTimes | None, least: float) -> str:
+    if times_of is None:
         return "– | – | –"
-    if told.why:
-        return f"{told.why} | – | –"
-    mark = "**" if told.p50 == least else ""
-    return f"{mark}{told.p50:.1f}{mark} | {told.p95:.1f} | {told.first:.0f}"
+    if times_of.error:
+        return f"{times_of.error} | – | –"
+    mark = "**" if times_of.p50 == least else ""
+    return f"{mark}{times_of.p50:.1f}{mark} | {times_of.p95:.1f} | {times_of.first:.0f}"
 
 
-def table_of_crowds(crowds: Mapping[Key, Crowd], clients: int, pages: Sequence[str]) -> str:
+def table_of_crowds(crowds: Mapping[Key, CrowdTimes], clients: int, pages: Sequence[str]) -> str:
     """Return how each did with many clients, by size."""
     lines = [f"### {clients} clients at once over {len(pages)} pages: {', '.join(pages)}", ""]
     lines += ["Ours runs as two processes, each of the others as one, as they come.", ""]
@@ -303,7 +289,7 @@ def table_of_crowds(crowds: Mapping[Key, Crowd], clients: int, pages: Sequence[s
         rate = (len(crowd.warm) - len(crowd.failed)) / crowd.seconds
         why = f" ({', '.join(sorted(set(crowd.failed)))})" if crowd.failed else ""
         lines.append(
-            f"| {title} | {size:,} | {mark}{median(crowd.warm):.0f}{mark} | {p95(crowd.warm):.0f} "
+            f"| {title} | {size:,} | {mark}{median(crowd.warm):.0f}{mark} | {bench.p95(crowd.warm):.0f} "
             f"| {max(crowd.warm):.0f} | {rate:.1f} | {len(crowd.failed)}{why} |"
         )
     return "\n".join([*lines, ""])
@@ -331,23 +317,23 @@ def main() -> None:
     chosen = parser.parse_args()
     titles = [each.title for each in DASHBOARDS]
     with bench.server() as (main_url, folder), ExitStack() as open_now:
-        asked: dict[Key, dict[str, str]] = {}
+        addresses_of: dict[Key, dict[str, str]] = {}
         start: dict[Key, Callable[[], AbstractContextManager[tuple[int, str]]]] = {}
         for size in chosen.sizes:
             for each in DASHBOARDS:
-                url = filled(folder / "d", each, size)
-                asked[each.title, size] = addresses(each, url)
+                url = fill_database(folder / "d", each, size)
+                addresses_of[each.title, size] = addresses(each, url)
                 start[each.title, size] = partial(each.run, url, folder / "log")
         ports = {key: open_now.enter_context(begin()) for key, begin in start.items()}
         browsers = {key: Browser(*at, timeout_seconds=TIMEOUT_SECONDS) for key, at in ports.items()}
-        found = in_turns(browsers, asked, chosen.requests)
+        found = in_turns(browsers, addresses_of, chosen.requests)
         for size in chosen.sizes:
             print(table(found, titles, size))
         shared = [page for page in PAGES if all(page in each.pages for each in DASHBOARDS)]
-        crowds = {key: Crowd() for key in ports}
+        crowds = {key: CrowdTimes() for key in ports}
         for number in range(chosen.rounds):
             for key, at in ports.items():
-                pages = [asked[key][page] for page in shared]
+                pages = [addresses_of[key][page] for page in shared]
                 at_once(*at, pages, chosen.clients, chosen.seconds, crowds[key])
                 bench.say(f"round {number + 1}: {key[0]}, {key[1]:,}: {len(crowds[key].warm)} answers")
         print(table_of_crowds(crowds, chosen.clients, shared))

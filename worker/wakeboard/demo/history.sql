@@ -1,9 +1,9 @@
--- The shop's past: a week of orders, and of runs with their attempts, error groups and statistics. Reads the
+-- The shop's history: a week of orders, and of runs with their attempts, error groups and statistics. Reads the
 -- temporary tables prices and failures and the definitions of the schedules; takes no parameters.
 
 SELECT setseed(0.7);
 
--- How often somebody enqueued each type, how long a run took, and the options that its handler has.
+-- How many runs of each type were enqueued an hour, how long they took, and the options of the handler.
 CREATE TEMP TABLE habits (job_type, per_hour, seconds, max_attempts, timeout_seconds) ON COMMIT DROP AS VALUES
     ('checkout', 4, 0.05, 3, 30), ('check_address', 3, 0.02, 3, 20), ('charge_card', 4, 0.09, 8, 30),
     ('send_invoice', 4, 0.2, 10, 60), ('tell_team', 4, 0.04, 5, 30), ('sync_stock', 4, 0.03, 8, 30),

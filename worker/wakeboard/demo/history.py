@@ -1,6 +1,6 @@
-"""The shop's invented past: a week of runs with retries, failures and two outages, and one run that is stuck.
+"""The shop's invented history: a week of runs with retries, failures and two outages, and one stuck run.
 
-``past.sql`` generates the rows. Everything written here says so: ``enqueued_by = 'demo history'``.
+``history.sql`` generates the rows. Its runs have ``enqueued_by = 'demo history'``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from psycopg import Connection
 
@@ -24,9 +24,10 @@ SCHEDULED = ("checkout", "import_catalogue", "nightly_cleanup", "weekly_reports"
 
 
 class FailurePattern(NamedTuple):
-    """How runs of a type fail: a share of its tries, or, in an outage of a service, each of them.
+    """How runs of a type fail: a ``share`` of its attempts; or each of them in the ``outage`` of a service.
 
-    ``{order}`` in the message is the run's order. What really fails so belongs to the same error group.
+    ``{order}`` in the message stands for the order of the run. Real failures of the same kind belong to the
+    same error group.
     """
 
     job_type: str
@@ -36,12 +37,12 @@ class FailurePattern(NamedTuple):
     outcome: str = "failed"
     is_permanent: bool = False
     exception: str = "wakeboard.core.outcome.Retryable"
-    raised_in: Callable[..., Any] | None = None
+    raised_in: Callable[..., object] | None = None
     outage: str = ""
 
     @property
     def traceback(self) -> str | None:
-        """What the exception left behind, as Python writes it."""
+        """The traceback as Python writes it, None without an exception."""
         if self.raised_in is None:
             return None
         code = self.raised_in.__code__
@@ -61,15 +62,15 @@ FAILURES = (
     ),
     FailurePattern(
         "send_invoice", 0.08, "smtp_451", "The mail server said 451 The mailbox is busy, try again later",
-        raised_in=clients.send,
+        raised_in=clients.deliver,
     ),
     FailurePattern(
         "send_invoice", 1, "smtp_unreachable",
         "The mail server cannot be reached: [Errno 111] Connection refused",
-        raised_in=clients.send, outage="mail",
+        raised_in=clients.deliver, outage="mail",
     ),
-    FailurePattern("sync_stock", 0.02, "http_503", _STOCK_DOWN, raised_in=clients.ask),
-    FailurePattern("sync_stock", 1, "http_503", _STOCK_DOWN, raised_in=clients.ask, outage="stock"),
+    FailurePattern("sync_stock", 0.02, "http_503", _STOCK_DOWN, raised_in=clients.call_provider),
+    FailurePattern("sync_stock", 1, "http_503", _STOCK_DOWN, raised_in=clients.call_provider, outage="stock"),
     FailurePattern(
         "render_newsletter", 0.15, "KeyError", "'name'", exception="KeyError", raised_in=catalogue.fill
     ),
@@ -80,7 +81,7 @@ _IS_NEW = """
 SELECT now(), NOT EXISTS (SELECT 1 FROM wakeboard.job_runs)
     AND NOT EXISTS (SELECT 1 FROM wakeboard.job_attempts)
 """
-# What past.sql reads.
+# The tables that history.sql reads.
 _SOURCES = """
 CREATE TEMP TABLE prices (sku text, cents int) ON COMMIT DROP;
 CREATE TEMP TABLE failures (job_type text, share float8, code text, message text, outcome text,
@@ -110,60 +111,54 @@ WHERE NOT EXISTS (
 """
 
 
-def write(connection: Connection[Any]) -> int:
-    """Write the past, on an autocommit connection, into a shop whose tables are there; return how many runs.
+def write_history(connection: Connection) -> int:
+    """Write the history, on an autocommit connection, into a shop with its tables; return how many runs.
 
-    A database with any run of its own is left as it is: the demo never mixes into somebody's real history.
+    A database with any run is left as it is: the demo never mixes with the history of others.
     """
     with connection.transaction():
         connection.execute("LOCK TABLE wakeboard.job_runs IN SHARE ROW EXCLUSIVE MODE")
         now, is_new = connection.execute(_IS_NEW).fetchone() or (None, False)
         if now is None or not is_new:
             return 0
-        _define(connection)
+        _define_schedules(connection)
         connection.execute(_SOURCES)
         prices = [{"sku": sku, "cents": cents} for sku, (_, cents) in PRODUCTS.items()]
         connection.execute(_PRICES, (_json(prices),))
-        connection.execute(_FAILURES, (_json([_row(failure, now) for failure in FAILURES]),))
+        connection.execute(_FAILURES, (_json([_failure_row(failure, now) for failure in FAILURES]),))
         connection.execute(Path(__file__).with_suffix(".sql").read_bytes())
         (count,) = connection.execute(_COUNT).fetchone() or (0,)
     return int(count)
 
 
-def leave_stuck(connection: Connection[Any]) -> None:
-    """Leave a run to a worker that is silent: its lease ends in three minutes, unless somebody acts first."""
+def write_stuck_run(connection: Connection) -> None:
+    """Write a run of a silent worker: its lease ends in three minutes, unless an operator acts first."""
     with connection.transaction():
         connection.execute(_GONE_WORKER)
         connection.execute(_STUCK_RUN)
 
 
-def _define(connection: Connection[Any]) -> None:
-    """Make the schedules as a worker would that registers the types; one that is there stays as it is."""
-    known = {name for (name,) in connection.execute("SELECT name FROM wakeboard.job_definitions")}
+def _define_schedules(connection: Connection) -> None:
+    """Make the missing schedules, as a worker that registers the types would."""
+    existing = {name for (name,) in connection.execute("SELECT name FROM wakeboard.job_definitions")}
     for name in SCHEDULED:
-        if name not in known:
+        if name not in existing:
             add(connection, Definition(name, name, type_of(name).schedule), ENGINE, "registered in code")
 
 
-def _row(failure: FailurePattern, now: datetime) -> dict[str, Any]:
-    group = group_of(
-        failure.job_type, failure.code, failure.message.replace("{order}", "1"), failure.traceback
-    )
-    begin, end = _outage(failure.outage, now) if failure.outage else (None, None)
-    return {
-        "job_type": failure.job_type,
-        "share": failure.share,
-        "code": failure.code,
-        "message": failure.message,
-        "outcome": failure.outcome,
-        "is_permanent": failure.is_permanent,
+def _failure_row(failure: FailurePattern, now: datetime) -> dict[str, object]:
+    """Return the row of the table ``failures``; fields that are no columns are ignored."""
+    message = failure.message.replace("{order}", "1")
+    group = group_of(failure.job_type, failure.code, message, failure.traceback)
+    since, until = _outage(failure.outage, now) if failure.outage else (None, None)
+    return failure._asdict() | {
         "traceback": failure.traceback,
         "error_group": group.id,
         "fingerprint": group.fingerprint,
         "template": group.template,
         "frame": group.frame,
-        "outage_from": begin,
-        "outage_until": end,
+        "outage_from": since,
+        "outage_until": until,
     }
 
 

@@ -3,7 +3,7 @@
 A past is a number of jobs that ended in the ninety days before now, of sixty names of very unequal shares,
 of which a tenth failed, and QUEUED jobs that wait. What each keeps of it:
 
-* Wakeboard: what ``benchmarks.past`` writes, the run and a row for each attempt, of which a failed run has
+* Wakeboard: what ``benchmarks.history`` writes, the run and a row for each attempt, of which a failed run has
   ten; a few runs beside that are cancelled, running or to be tried again.
 * PgQueuer: nothing of a finished job but its log, a row each for queued, picked and successful, exception or
   failed, and its statistics, a row for each name, outcome and second, both without an end. A failed job is
@@ -20,7 +20,7 @@ import subprocess
 
 import psycopg
 
-from benchmarks import ages, bench, past
+from benchmarks import ages, bench, history
 
 DAYS, NAMES, QUEUED = 90, 60, 5_000
 # What is searched for: one in 5,000 jobs was given it.
@@ -91,23 +91,23 @@ _PGBOSS = (
 )
 
 
-def ours(url: str, jobs: int) -> None:
+def fill_wakeboard(url: str, jobs: int) -> None:
     """Fill a database that has our schema."""
     with bench.session(url) as connection:
-        past.fill(connection, jobs, seconds=DAYS * 86_400, waiting=0)
+        history.fill(connection, jobs, seconds=DAYS * 86_400, waiting=0)
         connection.execute((_OURS_WAITING % ()).encode())
         ages.keep_awake(connection)
         _settle(connection)
 
 
-def pgqueuer(url: str, jobs: int) -> None:
+def fill_pgqueuer(url: str, jobs: int) -> None:
     """Fill an empty database; PgQueuer makes its tables."""
     program = bench.PEERS / "pgqueuer_peer.py"
     _run(bench.peer("pgqueuer"), program, bench.peer_url(url), "prepare", 0)
     _write(url, _PGQUEUER, jobs)
 
 
-def pgboss(url: str, jobs: int) -> None:
+def fill_pgboss(url: str, jobs: int) -> None:
     """Fill an empty database; pg-boss makes its tables, and counts what is in its queues."""
     node, folder = bench.node_peer("pgboss")
     program = bench.PEERS / "pgboss_peer.mjs"
