@@ -22,7 +22,7 @@ def main(bind: str | None, database_url: str | None) -> None:
         click.echo(working_directory.GONE, err=True)
         sys.exit(2)
     # gunicorn asks for the current folder when it is imported.
-    from wakeboard_dashboard import create_app
+    from wakeboard_dashboard.app import create_app
     from wakeboard_dashboard.server import serve
 
     try:
