@@ -24,7 +24,7 @@ from tests.support.processes import free_port, wait_until
 from wakeboard.accounts.sessions import open_session
 from wakeboard.accounts.users import install_id
 from wakeboard.core.states import Role
-from wakeboard_dashboard.pages.templates import NAVIGATION
+from wakeboard_dashboard.pages.navigation import PAGES
 
 SETTLE_SECONDS = 10
 
@@ -111,7 +111,7 @@ def dashboard_at_rest(url: str, folder: Path, seconds: int) -> Resting:
         wait_until(lambda: answers(port), 30)
         with bench.session(url) as connection:
             cookie = f"wakeboard_{install_id(connection)}={open_session(connection, 'bench', Role.ADMIN)}"
-        for path in 2 * [*(page for page, _ in NAVIGATION), "/system"]:
+        for path in 2 * [entry.path for entry in PAGES if entry.place == "bar" or entry.path == "/system"]:
             request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Cookie": cookie})
             urllib.request.urlopen(request, timeout=20).read()
         return at_rest(pid, url, folder, seconds)

@@ -13,7 +13,6 @@ from werkzeug.routing import BaseConverter, PathConverter, ValidationError
 from wakeboard.config.settings import Settings
 from wakeboard.core.errors.error_groups import DIGITS
 from wakeboard_dashboard.pages import fragments, templates
-from wakeboard_dashboard.pages.templates import MORE_PAGES
 from wakeboard_dashboard.text import formats
 from wakeboard_dashboard.views import BLUEPRINTS
 from wakeboard_dashboard.web import compression, connection, errors, request_metrics, security
@@ -111,8 +110,6 @@ def create_app(settings: Settings, *, database_url: str | None = None) -> Flask:
     security.install(app)
     for blueprint in BLUEPRINTS:
         app.register_blueprint(blueprint)
-    served = {str(rule) for rule in app.url_map.iter_rules()}
-    app.config["MORE_PAGES"] = [page for page in MORE_PAGES if page[0] in served]
     return app
 
 

@@ -19,39 +19,11 @@ from wakeboard.core.states import VERBS
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.charts.charts import bar_chart, spread_chart
 from wakeboard_dashboard.charts.sparks import sparkline
-from wakeboard_dashboard.pages import attention, fragments, live
-from wakeboard_dashboard.pages.navigation import GO, KEYS
-from wakeboard_dashboard.pages.navigation import answers as page_answers
+from wakeboard_dashboard.pages import attention, fragments, live, navigation
 from wakeboard_dashboard.text import formats
 from wakeboard_dashboard.web import files, preferences, responses, security
 
 log = logging.getLogger("wakeboard.web")
-
-NAVIGATION = (
-    ("/", "Overview"),
-    ("/runs", "Runs"),
-    ("/errors", "Errors"),
-    ("/leases", "Leases"),
-    ("/schedules", "Schedules"),
-    ("/types", "Types"),
-    ("/workers", "Workers"),
-    ("/audit", "Audit"),
-)
-# Pages of an entry under another path.
-ELSEWHERE = {"/everything": "/types"}
-# In the menu behind the navigation; shown as far as this version has them.
-MORE_PAGES = (
-    ("/night", "Last night"),
-    ("/operations", "Operations"),
-    ("/effects", "Effects"),
-    ("/alerts", "Alerts"),
-    ("/system", "System"),
-    ("/demo", "Demo shop"),
-    ("/display", "Display"),
-)
-# Wide windows show these beside NAVIGATION instead of in the menu.
-WIDE_PAGES = ("/night", "/operations", "/effects", "/alerts", "/system")
-
 
 def install(app: Flask, settings: Settings) -> None:
     """Set Jinja up: strict, escaping everything, with our filters and what the layout shows."""
@@ -72,11 +44,9 @@ def install(app: Flask, settings: Settings) -> None:
         live=live.live,
         can=lambda action: security.can(VERBS[action]),
         verbs=VERBS,
-        navigation=NAVIGATION,
-        wide_pages=WIDE_PAGES,
-    )
-    environment.globals.update(
-        needs_attention=attention.in_passing, fragment_tag=fragments.fragment_tag, keys=KEYS, go=GO
+        needs_attention=attention.in_passing,
+        fragment_tag=fragments.fragment_tag,
+        keys=navigation.KEYS,
     )
     environment.globals["show_when"] = lambda value, *how, **named: formats.when(value, here(), *how, **named)
     environment.globals.update(
@@ -97,11 +67,11 @@ def install(app: Flask, settings: Settings) -> None:
             "zone": g.get("zone", server_zone),
             "server_zone": settings.timezone,
             "ribbon": ribbon,
-            "more_pages": app.config["MORE_PAGES"],
+            "navigation": navigation.PAGES,
             **{name: preferences.choice(name) for name in preferences.CHOICES},
-            "answers": page_answers(request.path),
+            "subtitle": navigation.subtitle(request.path),
             "waiting_toast": responses.waiting_toast(),
-            "section": _section(),
+            "section": navigation.section(request.path),
         }
 
     @app.context_processor
@@ -119,13 +89,6 @@ def _ribbon(environment: str | None) -> tuple[str, str] | None:
     name, _, colour = environment.rpartition(" ")
     known = ("red", "orange", "amber", "yellow", "green", "blue", "purple", "grey")
     return (name, colour) if name and colour in known else (environment, "grey")
-
-
-def _section() -> str:
-    """Return the path of the navigation entry that the current page belongs to."""
-    first = "/" + request.path.strip("/").split("/")[0]
-    first = ELSEWHERE.get(first, first)
-    return first if any(first == path for path, _ in (*NAVIGATION, *MORE_PAGES)) else ""
 
 
 def _forget_toast(response: Any) -> Any:

@@ -14,6 +14,7 @@ from flask import Blueprint, abort, current_app
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer
 from wakeboard_dashboard.pages.live import Context, Json, add_page
+from wakeboard_dashboard.pages.navigation import PAGES
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import may_ask_in_passing, reading
@@ -100,10 +101,9 @@ add_verb(
 
 
 @blueprint.app_context_processor
-def link() -> Json:
-    """Leave the link to this page out where there is no shop."""
-    pages = current_app.config["MORE_PAGES"]
-    return {} if _has_shop() else {"more_pages": [(path, label) for path, label in pages if path != PATH]}
+def navigation() -> Json:
+    """Leave this page out of the navigation where there is no shop."""
+    return {} if _has_shop() else {"navigation": [entry for entry in PAGES if entry.path != PATH]}
 
 
 def _has_shop() -> bool:
