@@ -83,7 +83,8 @@ def add_verb(
 def _ask(action: Action, arguments: dict[str, Any], wrong: str | None = None) -> str:
     """Return the page that asks; ``wrong`` is why what was posted was refused."""
     require(action.verb)
-    require_existing(action.verb, arguments)
+    if (target := target_of(action.verb, arguments)) is not None:
+        require_existing(*target)
     back = action.back(**arguments)
     return render_template(
         "confirm.html",
@@ -122,17 +123,22 @@ def refusal_of(verb: Verb, arguments: Mapping[str, Any]) -> Answer | None:
     """Return the refusal, which is audited, where the actor's role does not cover ``verb``, else None."""
     if can(verb):
         return None
+    target = target_of(verb, arguments) or ("page", request.path)
     with writing() as connection:
-        return permit(connection, g.actor, verb.action, *_target(verb, arguments))
+        return permit(connection, g.actor, verb.action, *target)
 
 
-def _target(verb: Verb, arguments: Mapping[str, Any]) -> tuple[str, int | str]:
-    """Return what the audit log calls the thing that a path's argument names; else the page itself."""
-    noun = verb.action.partition(".")[0]
-    for argument, given in arguments.items():
-        if argument == "run_id" or noun != "run":
-            return ("run" if argument == "run_id" else noun), given
-    return "page", request.path
+def target_of(verb: Verb, arguments: Mapping[str, Any]) -> tuple[str, int | str] | None:
+    """Return (noun, id or name) of the thing that the path's ``arguments`` name, None where they name none.
+
+    It is the target that the audit log has of ``verb``.
+    """
+    if "run_id" in arguments:
+        return "run", arguments["run_id"]
+    # A new run: what the path names is a button of the example shop.
+    if verb.noun == "run":
+        return None
+    return next(((verb.noun, given) for given in arguments.values()), None)
 
 
 def body() -> Mapping[str, str]:

@@ -131,7 +131,8 @@ MOVES: dict[str, Move] = {
 class Verb:
     """What a person may ask for: its name in URLs, the words on its button, and the role it needs.
 
-    ``action`` is the name in the audit log; ``destructive`` verbs ask for confirmation first.
+    ``action`` is the name in the audit log: the noun, a dot, what is done. ``destructive`` verbs ask for
+    confirmation first.
     """
 
     name: str
@@ -140,6 +141,11 @@ class Verb:
     role: Role
     move: str | None = None
     destructive: bool = False
+
+    @property
+    def noun(self) -> str:
+        """The kind of thing that it acts on, as the audit log's ``target_type`` has it: run, schedule …"""
+        return self.action.partition(".")[0]
 
 
 VERBS: dict[str, Verb] = {
