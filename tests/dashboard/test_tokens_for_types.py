@@ -25,7 +25,7 @@ from wakeboard_dashboard.web.scopes import Scope, declared
 BOSS = Actor("cli:boss", Role.ADMIN, "cli")
 FAR = "203.0.113.9"
 OPEN = {
-    "by_hand.run_enqueue": Scope.OWN,
+    "enqueue.run_enqueue": Scope.OWN,
     "health.healthz": Scope.NO_TYPE,
     "health.readyz": Scope.NO_TYPE,
     "health.statusz": Scope.NO_TYPE,

@@ -65,10 +65,12 @@ def add_verb(
     keeps: bool = False,
     takes: Sequence[str] | None = (),
     scope: Scope | None = None,
+    former_path: str | None = None,
 ) -> None:
     """Register ``GET path`` (the confirm page) and ``POST path`` (the verb) of ``action``, a key of VERBS.
 
-    ``scope`` opens both to tokens for some job types.
+    ``scope`` opens both to tokens for some job types. ``former_path`` is an earlier address: scripts have it,
+    so it answers as ``path`` does.
     """
     described = Action(VERBS[action], act, says, back, fields, ask, then, keeps, takes)
     name = action.replace(".", "_")
@@ -77,7 +79,9 @@ def add_verb(
     def answer(**arguments: Any) -> Response | str:
         return _do(described, arguments) if request.method == "POST" else _ask(described, arguments)
 
-    blueprint.add_url_rule(path, name, declare(answer, scope), methods=["GET", "POST"])
+    view = declare(answer, scope)
+    for address in filter(None, (path, former_path)):
+        blueprint.add_url_rule(address, name, view, methods=["GET", "POST"])
 
 
 def _ask(action: Action, arguments: dict[str, Any], wrong: str | None = None) -> str:

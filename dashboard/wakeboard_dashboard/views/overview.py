@@ -1,17 +1,21 @@
-"""The overview: one sentence on how things are, the numbers behind it, what needs a person, what is next."""
+"""The overview: one sentence on how things are, the numbers behind it, what needs a person, what is next.
+
+The bar of every page shows one of its numbers.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from flask import Blueprint, g
+from flask import Blueprint, Response, g, render_template
 
 from wakeboard.core.rule_types import KINDS
 from wakeboard.core.text.redaction import redact
 from wakeboard.reporting.hourly_rollups import HOUR
 from wakeboard_dashboard.charts.spreads import Column, Spread, spread
 from wakeboard_dashboard.pages import attention
-from wakeboard_dashboard.pages.live import Context, Json, add_page
+from wakeboard_dashboard.pages.fragments import respond
+from wakeboard_dashboard.pages.live import FRAGMENTS, Context, Json, add_page
 from wakeboard_dashboard.queries import overview, throughput
 from wakeboard_dashboard.queries.throughput import WINDOWS, ChartWindow, WindowBar, Work
 from wakeboard_dashboard.text.verdict import capped, leaving_in_words, slots_in_words, verdict
@@ -46,6 +50,15 @@ def find() -> Context:
         "windows": WINDOWS.values(),
         "usual": USUAL,
     }
+
+
+@blueprint.get(f"{FRAGMENTS}/shell/attention")
+def attention_count() -> Response:
+    """Return the count of what needs a person, which the bar of every page polls."""
+    params.from_request()
+    return respond(
+        lambda: render_template("_attention.html", attention=attention.remember(attention.standing().needing))
+    )
 
 
 def _window() -> ChartWindow:

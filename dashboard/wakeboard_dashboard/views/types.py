@@ -1,4 +1,7 @@
-"""Views of job types: what each may do, what operators decided, how it goes; pause, resume, limit, keep."""
+"""Views of job types: what each may do, what operators decided, how it goes; pause, resume, limit, keep.
+
+All types together are paused and resumed here as well.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from wakeboard.core.builtin_payloads import command_user, no_worker_for
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.audit import Actor
 from wakeboard.database.tables import job_types
-from wakeboard.queue import Answer, types
+from wakeboard.queue import Answer, pause_all, types
 from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.pages.verbs import add_verb, body
 from wakeboard_dashboard.queries import types as query
@@ -165,16 +168,20 @@ add_page(
 )
 
 
+def _end_of_pause() -> datetime | None:
+    """Return the end that the request brings, None for none. Answers 400 when it cannot be read."""
+    given = body()
+    try:
+        return ends.end_of(given.get("until_at", "") or given.get("until", ""), as_of(), g.zone)
+    except ValueError as error:
+        abort(400, str(error))
+
+
 def _pause(connection: psycopg.Connection, actor: Actor, reason: str | None, name: str) -> Answer:
     """Pause a type until the end that the request brings, if it brings one."""
-    given = body()
-    if "until" not in given and "until_at" not in given:
+    if not set(ends.FIELDS) & set(body()):
         return types.pause(connection, name, actor, reason)
-    try:
-        end = ends.end_of(given.get("until_at", "") or given.get("until", ""), as_of(), g.zone)
-    except ValueError as wrong:
-        abort(400, str(wrong))
-    return types.pause(connection, name, actor, reason, until=end)
+    return types.pause(connection, name, actor, reason, until=_end_of_pause())
 
 
 def _limit(connection: psycopg.Connection, actor: Actor, reason: str | None, name: str) -> Answer:
@@ -260,4 +267,29 @@ add_verb(
     ask=_ask_keep,
     keeps=True,
     takes=DAYS,
+)
+add_verb(
+    blueprint,
+    # No handler's type is called so.
+    f"{PATH}/+pause-all",
+    "type.hold",
+    lambda connection, actor, reason: pause_all.hold(connection, actor, reason, until=_end_of_pause()),
+    says=lambda: "Pause all types? No worker starts a run until they are resumed; what runs goes on.",
+    back=lambda: PATH,
+    fields="types/_pause_all.html",
+    ask=lambda: {"standing": query.standing(reading()), "ends": ends.ENDS, "is_pause": True},
+    keeps=True,
+    takes=ends.FIELDS,
+    former_path="/everything/hold",
+)
+add_verb(
+    blueprint,
+    f"{PATH}/+resume-all",
+    "type.let_go",
+    lambda connection, actor, reason: pause_all.let_go(connection, actor, reason),
+    says=lambda: "Resume all types that were paused together? Workers start their runs again.",
+    back=lambda: PATH,
+    fields="types/_pause_all.html",
+    ask=lambda: {"standing": query.standing(reading()), "is_pause": False},
+    former_path="/everything/let-go",
 )

@@ -1,4 +1,4 @@
-"""Views of what a person asks for from nothing: a new run, and all types paused or resumed at once."""
+"""View of a new run that a person enqueues."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ import psycopg
 from flask import Blueprint, abort, g, request
 
 from wakeboard.database.audit import Actor
-from wakeboard.queue import Answer, EnqueueError, NewRun, manual_enqueue, pause_all
+from wakeboard.queue import Answer, EnqueueError, NewRun, manual_enqueue
 from wakeboard_dashboard.pages.live import Context
 from wakeboard_dashboard.pages.verbs import add_verb, body
 from wakeboard_dashboard.queries import runs
-from wakeboard_dashboard.queries import types as query
 from wakeboard_dashboard.text import ends
 from wakeboard_dashboard.views.run_verbs import payload_given
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.scopes import Scope
 
-blueprint = Blueprint("by_hand", __name__)
+blueprint = Blueprint("enqueue", __name__)
 
 # As long as a type's name and a key may be.
 LONGEST = 200
@@ -84,23 +83,6 @@ def _ask_enqueue() -> Context:
     }
 
 
-def _made(answer: Answer) -> str:
-    return f"/runs/{answer.id}"
-
-
-def _hold(connection: psycopg.Connection, actor: Actor, reason: str | None) -> Answer:
-    given = body()
-    try:
-        end = ends.end_of(given.get("until_at", "") or given.get("until", ""), as_of(), g.zone)
-    except ValueError as wrong:
-        abort(400, str(wrong))
-    return pause_all.hold(connection, actor, reason, until=end)
-
-
-def _ask_hold() -> Context:
-    return {"standing": query.standing(reading()), "ends": ends.ENDS, "is_hold": True}
-
-
 add_verb(
     blueprint,
     "/runs/enqueue",
@@ -110,30 +92,8 @@ add_verb(
     back=lambda: "/runs",
     fields="runs/_enqueue.html",
     ask=_ask_enqueue,
-    then=_made,
+    then=lambda answer: f"/runs/{answer.id}",
     keeps=True,
     takes=FIELDS,
     scope=Scope.OWN,
-)
-add_verb(
-    blueprint,
-    "/everything/hold",
-    "type.hold",
-    _hold,
-    says=lambda: "Pause all types? No worker starts a run until they are resumed; what runs goes on.",
-    back=lambda: "/types",
-    fields="types/_hold.html",
-    ask=_ask_hold,
-    keeps=True,
-    takes=ends.FIELDS,
-)
-add_verb(
-    blueprint,
-    "/everything/let-go",
-    "type.let_go",
-    lambda connection, actor, reason: pause_all.let_go(connection, actor, reason),
-    says=lambda: "Resume all types that were paused together? Workers start their runs again.",
-    back=lambda: "/types",
-    fields="types/_hold.html",
-    ask=lambda: {**_ask_hold(), "is_hold": False},
 )
