@@ -1,8 +1,7 @@
-"""A page and its fragments: one query function, one template each, as many routes as they need.
+"""A page with its fragments, its JSON twin and its CSV: ``add_page`` registers all of their routes.
 
-``add_page`` gives a page its HTML route, its live fragments, its JSON twin and its CSV. The page includes a
-fragment by ``{{ live("rows", …) }}``; the browser asks for the same rendering again every two seconds and
-gets 304 while nothing changed. Who takes a CSV is in the audit log. Nothing here knows what a page shows.
+The page includes a fragment by ``{{ live("rows", …) }}``. The browser polls the fragment every two seconds and
+gets 304 while nothing has changed. The audit log has who takes a CSV.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from wakeboard.database import audit
 from wakeboard_dashboard.pages.fragments import fragment_tag, respond
 from wakeboard_dashboard.text.formats import cell
 from wakeboard_dashboard.web.connection import as_of, writing
+from wakeboard_dashboard.web.params import Field, refuse_unknown
 from wakeboard_dashboard.web.scopes import Scope, declare
 
 FRAGMENTS = "/_fragments"
@@ -33,6 +33,7 @@ Query = Callable[..., Context]
 Fragment = str | tuple[str, Query]
 Twin = Callable[[Any], Mapping[str, Any]]
 LONGEST_FILTER = 500
+NO_FIELDS: Mapping[str, Field] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +46,7 @@ class Page:
     fragments: Mapping[str, Fragment]
     twin: Twin
     columns: Sequence[str] | None
+    fields: Mapping[str, Field] | None
 
     @property
     def stem(self) -> str:
@@ -66,6 +68,7 @@ def add_page(
     twin: Twin,
     fragments: Mapping[str, Fragment] | None = None,
     columns: Sequence[str] | None = None,
+    fields: Mapping[str, Field] | None = NO_FIELDS,
     scope: Scope | None = None,
     page_scope: Scope | None = None,
 ) -> Page:
@@ -73,10 +76,15 @@ def add_page(
 
     ``query(**path arguments)`` returns the context of page and fragments alike; ``twin(context)`` the JSON
     body without ``as_of``; ``columns`` (keys of the twin's items) make a CSV as well. A fragment given as
-    (template, query) is filled by that query instead. ``scope`` opens twin and CSV to tokens for some job
-    types, ``page_scope`` the page itself; fragments are for browsers and stay closed to them.
+    (template, query) is filled by that query instead.
+
+    ``fields`` are the filters that the address may name: any other is refused, for page, fragments, twin and
+    CSV. With None the queries read the address themselves, and refuse what they do not know.
+
+    ``scope`` opens twin and CSV to tokens for some job types, ``page_scope`` the page itself. Fragments are for
+    browsers and stay closed to such tokens.
     """
-    page = Page(path, template, query, fragments or {}, twin, columns)
+    page = Page(path, template, query, fragments or {}, twin, columns, fields)
     name = page.stem.strip("/").replace("/", "_").translate(str.maketrans("<>:-", "____"))
     whole = declare(lambda **arguments: _page(page, arguments), page_scope)
     blueprint.add_url_rule(path, name, whole)
@@ -104,25 +112,32 @@ def rows_twin(item: Callable[[Any], Mapping[str, Any]]) -> Twin:
     return twin
 
 
+def _context(page: Page, query: Query, arguments: Mapping[str, Any]) -> Context:
+    """Return what ``query`` finds. Raises FilterError for a filter that the page does not know."""
+    if page.fields is not None:
+        refuse_unknown(page.fields)
+    return query(**arguments)
+
+
 def _page(page: Page, arguments: dict[str, Any]) -> str:
-    context = page.query(**arguments)
+    context = _context(page, page.query, arguments)
     g.live = _Live(page, arguments, {page.query: context})
     return render_template(page.template, **context)
 
 
 def _fragment(page: Page, fragment: str, arguments: dict[str, Any]) -> Response:
     template, query = page.fragment(fragment)
-    return respond(lambda: render_template(template, **query(**arguments)))
+    return respond(lambda: render_template(template, **_context(page, query, arguments)))
 
 
 def _twin(page: Page, arguments: dict[str, Any]) -> Response:
-    body = page.twin(page.query(**arguments))
+    body = page.twin(_context(page, page.query, arguments))
     return jsonify({"as_of": as_of(), **body})
 
 
 def _csv(page: Page, arguments: dict[str, Any]) -> Response:
     assert page.columns is not None
-    body = page.twin(page.query(**arguments))
+    body = page.twin(_context(page, page.query, arguments))
     if request.method != "HEAD":
         _note_export(len(body["items"]))
     response = Response(_lines(page.columns, body["items"]), mimetype="text/csv")

@@ -53,7 +53,7 @@ MORNING = time(8)
 NOTHING = {"sentence": "", "error": None, "unit": "", "value": 0, "limit": 0}
 
 
-def find() -> Context:
+def find_alerts() -> Context:
     """Return the rules, the channels and the last messages."""
     filters = params.from_request()
     rules = query.every_rule(reading())
@@ -110,7 +110,7 @@ def status_of(message: RowMapping) -> tuple[str, str]:
     return ("running", "on its way") if message["tries"] else ("queued", "waiting")
 
 
-def twin(context: Context) -> Json:
+def alerts_twin(context: Context) -> Json:
     """Return the page's JSON body: rules as items, messages, channels and the switch beside them."""
     items = [
         {**redact({name: rule[name] for name in RULE_COLUMNS}), "status": context["states"][rule["id"]]}
@@ -129,8 +129,8 @@ add_page(
     blueprint,
     PATH,
     "alerts/page.html",
-    find,
-    twin=twin,
+    find_alerts,
+    twin=alerts_twin,
     columns=[*RULE_COLUMNS, "status"],
     fragments={
         "channels": "alerts/_channels.html",

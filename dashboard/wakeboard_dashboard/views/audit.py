@@ -46,7 +46,7 @@ _SERVED = "wakeboard_audit_served"
 MOST_LINKS = 1000
 
 
-def find() -> Context:
+def find_audit_rows() -> Context:
     """Return the rows of the page, what there is to choose, and the address that says what came after."""
     filters = params.from_request(FIELDS)
     query = filters.query
@@ -196,8 +196,9 @@ add_page(
     blueprint,
     PATH,
     "audit/page.html",
-    mending(find, PATH, "Audit", keeps=tuple(FIELDS), instead=(("At any time", PATH),)),
+    mending(find_audit_rows, PATH, "Audit", keeps=tuple(FIELDS), instead=(("At any time", PATH),)),
     twin=rows_twin(item),
     columns=COLUMNS,
     fragments={"news": ("audit/_news.html", find_news)},
+    fields=None,
 )

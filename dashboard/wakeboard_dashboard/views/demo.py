@@ -16,7 +16,6 @@ from wakeboard.queue import Answer
 from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.pages.navigation import PAGES
 from wakeboard_dashboard.pages.verbs import add_verb
-from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import may_ask_in_passing, reading
 
 blueprint = Blueprint("demo", __name__)
@@ -42,7 +41,6 @@ def shop() -> ModuleType:
 
 
 def _must_be_open() -> None:
-    params.from_request()
     if not shop().is_open(reading()):
         abort(404, "This database has no example shop. Start one: wakeboard up --demo.")
 
@@ -61,13 +59,13 @@ def find_mails() -> Context:
     return {"mails": mails, "twice": len(names) - len(set(names))}
 
 
-def find() -> Context:
+def find_buttons() -> Context:
     """Return the buttons; the fragments bring what they show."""
     _must_be_open()
     return {"buttons": {name: label for name, (label, _, _) in BUTTONS.items()}}
 
 
-def twin(context: Context) -> Json:
+def shop_twin(context: Context) -> Json:
     """Return ``/demo.json``."""
     return {"orders": find_orders()["orders"], "mails": find_mails()["mails"]}
 
@@ -76,8 +74,8 @@ add_page(
     blueprint,
     PATH,
     "demo/page.html",
-    find,
-    twin=twin,
+    find_buttons,
+    twin=shop_twin,
     fragments={"orders": ("demo/_orders.html", find_orders), "mails": ("demo/_mails.html", find_mails)},
 )
 

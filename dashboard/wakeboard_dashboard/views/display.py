@@ -20,7 +20,7 @@ blueprint = Blueprint("display", __name__)
 @blueprint.get("/display")
 def show_choices() -> str:
     """Show the form: theme, rows, times and their zone."""
-    params.from_request({"next": params.TEXT})
+    params.refuse_unknown({"next": params.TEXT})
     back = local_path(request.args.get("next")) or came_from() or "/"
     names = dict.fromkeys((*zones(), str(g.zone)))
     return render_template(

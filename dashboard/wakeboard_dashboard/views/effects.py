@@ -24,7 +24,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def find() -> Context:
+def find_effects() -> Context:
     """Return the unconfirmed effects of the page."""
     filters = params.from_request(FIELDS)
     return {"filters": filters, "rows": effects.page(reading(), filters)}
@@ -34,10 +34,11 @@ add_page(
     blueprint,
     PATH,
     "effects/page.html",
-    find,
+    find_effects,
     twin=rows_twin(lambda row: {name: row[name] for name in COLUMNS}),
     columns=COLUMNS,
     fragments={"list": "effects/_list.html"},
+    fields=FIELDS,
 )
 
 

@@ -32,7 +32,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def find() -> Context:
+def find_leases() -> Context:
     """Return what runs now, with the state of each lease in words."""
     filters = params.from_request(FIELDS)
     rows = leases.page(reading(), filters)
@@ -56,7 +56,6 @@ def find() -> Context:
 
 def find_refused() -> Context:
     """Return the late answers that were refused in 24 h."""
-    params.from_request(FIELDS)
     return {
         "refused": leases.refused(reading()),
         "count": leases.refused_count(reading()),
@@ -76,7 +75,7 @@ def _item(row: RowMapping, context: Context) -> Json:
     return {name: told[name] if name in told else row[name] for name in COLUMNS}
 
 
-def twin(context: Context) -> Json:
+def leases_twin(context: Context) -> Json:
     """Return the twin: the leases of the page, and the late answers that were refused in 24 h."""
     rows: Rows = context["rows"]
     return {
@@ -90,10 +89,11 @@ add_page(
     blueprint,
     PATH,
     "leases/page.html",
-    find,
-    twin=twin,
+    find_leases,
+    twin=leases_twin,
     columns=COLUMNS,
     fragments={"list": "leases/_list.html", "refused": ("leases/_refused.html", find_refused)},
+    fields=FIELDS,
 )
 
 add_verb(

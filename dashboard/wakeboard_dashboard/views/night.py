@@ -63,7 +63,7 @@ def asked(filters: params.Filters) -> TimeWindow:
     return words.whole_minutes(since, max(until, since + words.MINUTE))
 
 
-def find() -> Context:
+def find_night() -> Context:
     """Return everything about the window that the address asks for."""
     filters = params.from_request(FIELDS)
     found = Night(reading(), asked(filters), as_of())
@@ -160,7 +160,7 @@ def recovered_item(run: faults.Recovered) -> Json:
     return {name: value for name, value in run._asdict().items() if name != "of_all"}
 
 
-def twin(context: Context) -> Json:
+def night_twin(context: Context) -> Json:
     """Return ``/night.json``: every number of the page; ``items`` are what ran, by type."""
     found: Night = context["night"]
     return {
@@ -192,12 +192,13 @@ add_page(
     PATH,
     "night/page.html",
     mending(
-        find,
+        find_night,
         PATH,
         "What happened",
         keeps=(),
         instead=(("Last 24 hours", f"{PATH}?since=24h"), ("Last night", PATH)),
     ),
-    twin=twin,
+    twin=night_twin,
     columns=COLUMNS,
+    fields=None,
 )

@@ -19,7 +19,6 @@ from wakeboard_dashboard.text import schedule
 from wakeboard_dashboard.text.changes import changes, hidden
 from wakeboard_dashboard.text.policy import patience_seconds, retries
 from wakeboard_dashboard.views.types import ONE, capped, path_of
-from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.not_found import missing
 from wakeboard_dashboard.web.scopes import Scope
@@ -29,7 +28,6 @@ blueprint = Blueprint("one_type", __name__)
 
 def _found(name: str) -> RowMapping:
     """Return the row of the request's type, asked for once by all regions of its page; 404 without one."""
-    params.from_request()
     if "type_row" not in g:
         g.type_row = query.one(reading(), name)
     row: RowMapping | None = g.type_row
@@ -46,7 +44,7 @@ def _day(name: str) -> list[WindowBar]:
     return day
 
 
-def find(name: str) -> Context:
+def find_type(name: str) -> Context:
     """Return how a type stands: its row, what is counted, its policy in words."""
     row = _found(name)
     numbers = query.numbers(reading(), {name: query.pace_of(_day(name))})
@@ -115,7 +113,7 @@ def find_audit(name: str) -> Context:
     }
 
 
-def twin(context: Context) -> Json:
+def type_twin(context: Context) -> Json:
     """Return ``/types/<name>.json``: every number of the page."""
     row, load, pace = context["type"], context["load"], context["pace"]
     name = row["name"]
@@ -149,8 +147,8 @@ add_page(
     blueprint,
     ONE,
     "type/page.html",
-    find,
-    twin=twin,
+    find_type,
+    twin=type_twin,
     fragments={
         "state": "type/_state.html",
         "facts": "type/_facts.html",

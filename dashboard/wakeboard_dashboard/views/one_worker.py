@@ -11,7 +11,6 @@ from wakeboard_dashboard.queries import audit, workers
 from wakeboard_dashboard.text.changes import changes, hidden
 from wakeboard_dashboard.views.system import loop_error
 from wakeboard_dashboard.views.workers import ASKED, COLOURS, PATH, path_of, why_not
-from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import reading
 from wakeboard_dashboard.web.not_found import missing
 
@@ -19,14 +18,13 @@ blueprint = Blueprint("one_worker", __name__)
 
 
 def _found(name: str) -> RowMapping:
-    params.from_request()
     row = workers.one(reading(), name)
     if row is None:
         abort(404, missing("worker", name))
     return row
 
 
-def find(name: str) -> Context:
+def find_worker(name: str) -> Context:
     """Return how a worker stands and what it runs."""
     row = _found(name)
     state = workers.STATES[row["rank"]]
@@ -65,7 +63,7 @@ def find_audit(name: str) -> Context:
     }
 
 
-def twin(context: Context) -> Json:
+def worker_twin(context: Context) -> Json:
     """Return ``/workers/<id>.json``."""
     row = context["worker"]
     name = row["id"]
@@ -83,8 +81,8 @@ add_page(
     blueprint,
     f"{PATH}/<path:name>",
     "worker/page.html",
-    find,
-    twin=twin,
+    find_worker,
+    twin=worker_twin,
     fragments={
         "state": "worker/_state.html",
         "runs": "worker/_runs.html",

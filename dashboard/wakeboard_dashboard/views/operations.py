@@ -37,7 +37,7 @@ RUN_COLUMNS = ["run_id", "result", "why", "outcome", "watched_run_id", "handled_
 HIDDEN = "hidden from viewers"
 
 
-def find() -> Context:
+def find_operations() -> Context:
     """Return the operations of the page."""
     filters = params.from_request(FIELDS)
     return {
@@ -52,7 +52,6 @@ def find() -> Context:
 def _found(operation_id: int) -> RowMapping:
     """Return the operation; the parts of its page share one look at it."""
     if "operation" not in g:
-        params.from_request(FIELDS_OF_ONE)
         g.operation = operations.one(reading(), operation_id)
     operation: RowMapping | None = g.operation
     if operation is None:
@@ -66,7 +65,7 @@ def find_facts(operation_id: int) -> Context:
     return {"operation": found, "line": line_of(found), "query": query_of(found), "words": words}
 
 
-def find_one(operation_id: int) -> Context:
+def find_operation(operation_id: int) -> Context:
     """Return an operation and the runs of it that the address asks for."""
     filters = params.from_request(FIELDS_OF_ONE)
     found = _found(operation_id)
@@ -116,7 +115,7 @@ def item(row: RowMapping) -> Json:
     return found | {"skips": row["skips"], "also": row["filter"].get("also", [])}
 
 
-def twin_of_one(context: Context) -> Json:
+def operation_twin(context: Context) -> Json:
     """Return an operation and a page of its runs."""
     body = context["rows"].twin(lambda row: {name: row[name] for name in RUN_COLUMNS})
     found = item(context["operation"])
@@ -129,23 +128,25 @@ add_page(
     blueprint,
     PATH,
     "operations/page.html",
-    find,
+    find_operations,
     twin=rows_twin(item),
     columns=COLUMNS,
     fragments={"list": "operations/_list.html"},
+    fields=FIELDS,
 )
 add_page(
     blueprint,
     f"{PATH}/<id:operation_id>",
     "operations/one.html",
-    find_one,
-    twin=twin_of_one,
+    find_operation,
+    twin=operation_twin,
     columns=RUN_COLUMNS,
     fragments={
         "state": "operations/_state.html",
         "runs": "operations/_runs.html",
         "facts": ("operations/_facts.html", find_facts),
     },
+    fields=FIELDS_OF_ONE,
 )
 add_verb(
     blueprint,

@@ -31,7 +31,7 @@ USUAL = "24h"
 MOST_PAUSES = 5
 
 
-def find() -> Context:
+def find_tiles() -> Context:
     """Return the numbers of the tiles, the sentence above them, and the window that the page is about."""
     filters = params.from_request(FIELDS)
     if not is_poll():
@@ -55,7 +55,7 @@ def find() -> Context:
 @blueprint.get(f"{FRAGMENTS}/shell/attention")
 def attention_count() -> Response:
     """Return the count of what needs a person, which the bar of every page polls."""
-    params.from_request()
+    params.refuse_unknown()
     return respond(
         lambda: render_template("_attention.html", attention=attention.remember(attention.standing().needing))
     )
@@ -110,7 +110,6 @@ def find_works() -> Context:
 
 def find_troubles() -> Context:
     """Return what needs a person: runs by type and state, missed fires, open effects, alerts, pauses."""
-    params.from_request(FIELDS)
     troubles = attention.by_type().lines
     now = attention.standing()
     return {
@@ -129,11 +128,10 @@ def find_troubles() -> Context:
 
 def find_fires() -> Context:
     """Return the next fires."""
-    params.from_request(FIELDS)
     return {"fires": overview.next_fires(reading())}
 
 
-def twin(context: Context) -> Json:
+def overview_twin(context: Context) -> Json:
     """Return ``/overview.json``: every number of the page."""
     counts, rise, said = context["counts"], context["rising"], context["verdict"]
     past = {**find_ended(), **find_pace(), **find_works()}
@@ -230,8 +228,8 @@ add_page(
     blueprint,
     "/",
     "overview/page.html",
-    find,
-    twin=twin,
+    find_tiles,
+    twin=overview_twin,
     fragments={
         "tiles": "overview/_tiles.html",
         "succeeded": ("overview/_succeeded.html", find_ended),
@@ -241,4 +239,5 @@ add_page(
         "attention": ("overview/_attention.html", find_troubles),
         "fires": ("overview/_fires.html", find_fires),
     },
+    fields=FIELDS,
 )

@@ -27,7 +27,6 @@ from wakeboard_dashboard.text.changes import hidden
 from wakeboard_dashboard.text.formats import pretty, visible
 from wakeboard_dashboard.text.progress import Progress, progress
 from wakeboard_dashboard.text.ticket import commands, markdown
-from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.not_found import missing
 from wakeboard_dashboard.web.scopes import Scope
@@ -44,7 +43,6 @@ MOST_WHOLE = 5
 
 def _found(run_id: int) -> RowMapping:
     """Return the run that this request is about, read once; its payload where the whole page is asked for."""
-    params.from_request()
     if "run" not in g:
         g.run = query.one(reading(), run_id, payload=not request.path.startswith(FRAGMENTS))
     if g.run is None:
@@ -69,7 +67,7 @@ def _waiting(run: RowMapping) -> tuple[dict[str, int], list[Reason]]:
     return found
 
 
-def find(run_id: int) -> Context:
+def find_run(run_id: int) -> Context:
     """Return the run, why it stands as it does, and what may be done with it."""
     run = _found(run_id)
     obstacles, reasons = _waiting(run)
@@ -181,7 +179,7 @@ def why_not(run: RowMapping, now: datetime) -> dict[str, str]:
     return found
 
 
-def twin(context: Context) -> Json:
+def run_twin(context: Context) -> Json:
     """Return ``/runs/<id>.json``: the run's columns, its attempts, what came of it, its audit trail; secrets
     hidden."""
     run: RowMapping = context["run"]
@@ -288,8 +286,8 @@ add_page(
     blueprint,
     PATH,
     "run/page.html",
-    find,
-    twin=twin,
+    find_run,
+    twin=run_twin,
     fragments={
         "state": "run/_state.html",
         "facts": "run/_facts.html",

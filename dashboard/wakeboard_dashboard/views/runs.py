@@ -59,7 +59,7 @@ PAYLOADS = {".csv": Payloads.SHORT, ".json": Payloads.WHOLE}
 _NAMES = [column.name for column in job_runs.c]
 
 
-def find() -> Context:
+def find_runs() -> Context:
     """Return the page that the address asks for and everything around it; for a live list, its own rows."""
     if request.path.startswith(FRAGMENTS) and (ids := _read_ids(request.args.getlist("shown"))) is not None:
         return _still_shown(ids)
@@ -236,9 +236,10 @@ add_page(
     blueprint,
     PATH,
     "runs/page.html",
-    find,
+    find_runs,
     twin=rows_twin(item),
     columns=COLUMNS,
     fragments={"list": "runs/_list.html"},
     scope=Scope.OWN,
+    fields=None,
 )

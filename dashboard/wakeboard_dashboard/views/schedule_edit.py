@@ -46,7 +46,7 @@ def edit(name: str) -> Response:
     """Show the form, or save what was typed into it."""
     require(EDIT)
     if request.method == "GET":
-        params.from_request({"next": params.TEXT, "reason": params.TEXT})
+        params.refuse_unknown({"next": params.TEXT, "reason": params.TEXT})
         definition = one(reading(), name)
         return _shown(
             definition, form.texts_of(definition) | {"reason": request.args.get("reason", "")[:500]}

@@ -35,7 +35,7 @@ def new() -> Response:
     """Show the form, or create the schedule that was typed into it."""
     require(EDIT)
     if request.method == "GET":
-        params.from_request({"next": params.TEXT, "reason": params.TEXT, "type": params.TEXT})
+        params.refuse_unknown({"next": params.TEXT, "reason": params.TEXT, "type": params.TEXT})
         return _shown({"job_type": request.args.get("type", ""), "reason": request.args.get("reason", "")})
     refuse_unread(*FIELDS)
     texts = texts_sent()

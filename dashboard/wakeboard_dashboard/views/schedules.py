@@ -52,7 +52,7 @@ class Strip(NamedTuple):
     odd: Mapping[str, int]
 
 
-def find() -> Context:
+def find_schedules() -> Context:
     """Return the definitions of the page with their latest runs and missed fires."""
     filters = params.from_request(FIELDS)
     rows = schedules.page(reading(), filters)
@@ -84,7 +84,7 @@ def pauses(definitions: Sequence[RowMapping]) -> dict[str, RowMapping]:
     return {name: row for (name, _), row in found.items()}
 
 
-def twin(context: Context) -> Json:
+def schedules_twin(context: Context) -> Json:
     """Return the list's JSON body."""
 
     def item(row: RowMapping) -> Json:
@@ -111,7 +111,6 @@ def twin(context: Context) -> Json:
 def _found(name: str) -> RowMapping:
     """Return the definition; the parts of its page, each with a query of its own, share one look at it."""
     if "definition" not in g:
-        params.from_request()
         g.definition = schedules.one(reading(), name)
     definition: RowMapping | None = g.definition
     if definition is None:
@@ -124,7 +123,7 @@ def _found(name: str) -> RowMapping:
     return definition
 
 
-def find_one(name: str) -> Context:
+def find_schedule(name: str) -> Context:
     """Return one definition."""
     definition = _found(name)
     return {
@@ -189,7 +188,7 @@ def find_audit(name: str) -> Context:
     }
 
 
-def twin_of_one(context: Context) -> Json:
+def schedule_twin(context: Context) -> Json:
     """Return ``/schedules/<name>.json``: the definition, its next fires, missed fires, runs and audit."""
     definition: RowMapping = context["definition"]
     following = words.preview(definition["schedule"], definition["timezone"], as_of())
@@ -234,17 +233,18 @@ add_page(
     blueprint,
     PATH,
     "schedules/page.html",
-    find,
-    twin=twin,
+    find_schedules,
+    twin=schedules_twin,
     columns=COLUMNS,
     fragments={"list": "schedules/_list.html"},
+    fields=FIELDS,
 )
 add_page(
     blueprint,
     ONE,
     "schedule/page.html",
-    find_one,
-    twin=twin_of_one,
+    find_schedule,
+    twin=schedule_twin,
     fragments={
         "state": "schedule/_state.html",
         "facts": "schedule/_facts.html",

@@ -23,7 +23,6 @@ from wakeboard.reporting import heartbeats
 from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.queries import system, workers
 from wakeboard_dashboard.text import formats
-from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, database, looking, reading
 from wakeboard_dashboard.web.replica import TOLD_SECONDS
 from wakeboard_dashboard.web.request_metrics import PageMetrics, request_metrics
@@ -59,9 +58,8 @@ LOOPS = {
 }
 
 
-def find() -> Context:
+def find_settings() -> Context:
     """Return what does not change while one looks: settings and versions."""
-    params.from_request()
     return {
         "loop_words": LOOPS,
         "settings": _settings(),
@@ -76,7 +74,6 @@ def find() -> Context:
 
 def find_loops() -> Context:
     """Return the loops, late ones first."""
-    params.from_request()
     loops = [asdict(loop) for loop in heartbeats.loops(reading())]
     loops = [
         loop | {"last_error": loop_error(loop["last_error"]), "numbers": redact(loop["numbers"])}
@@ -92,7 +89,6 @@ def loop_error(said: str | None) -> str | None:
 
 def find_server() -> Context:
     """Return how the database stands, and sentences on what should be looked at."""
-    params.from_request()
     server = dict(system.server(reading()))
     folder, unrebuilt = server.pop("data_folder"), server.pop("unrebuilt")
     server["is_embedded"] = folder is not None and Path(folder).is_relative_to(_own_settings().data_dir)
@@ -145,7 +141,6 @@ def _oldest(holders: Iterable[Context]) -> Json | None:
 
 def find_costs() -> Context:
     """Return what the pages of this host's dashboard took since it started, and its processes."""
-    params.from_request()
     as_of()
     found = request_metrics()
     return {
@@ -174,7 +169,6 @@ def _spent(page: PageMetrics) -> Json:
 
 def find_sizes() -> Context:
     """Return tables and indexes with their sizes."""
-    params.from_request()
     tables = system.tables(reading())
     return {
         "tables": tables,
@@ -257,7 +251,7 @@ add_page(
     blueprint,
     "/system",
     "system/page.html",
-    find,
+    find_settings,
     twin=lambda context: {
         **context,
         **find_loops(),

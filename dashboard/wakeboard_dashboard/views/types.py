@@ -78,7 +78,7 @@ class TypeRow:
         return path_of(self.row["name"])
 
 
-def find() -> Context:
+def find_types() -> Context:
     """Return the types of the page and what is counted about them."""
     filters = params.from_request(FIELDS)
     rows = query.page(reading(), filters)
@@ -128,7 +128,7 @@ def path_of(name: str) -> str:
     return f"{PATH}/{quote(name, safe='')}"
 
 
-def twin(context: Context) -> Json:
+def types_twin(context: Context) -> Json:
     """Return the list's JSON body; ``next`` and ``unregistered`` beside the items."""
     items = [_item(line) for line in context["lines"]]
     return {"items": items, "next": context["rows"].older, "unregistered": context["unregistered"]}
@@ -161,10 +161,11 @@ add_page(
     blueprint,
     PATH,
     "types/page.html",
-    find,
-    twin=twin,
+    find_types,
+    twin=types_twin,
     columns=COLUMNS,
     fragments={"list": "types/_list.html"},
+    fields=FIELDS,
 )
 
 

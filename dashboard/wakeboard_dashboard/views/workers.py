@@ -49,7 +49,7 @@ PARTS = (
 ASKED = ("worker.drain", "worker.stop")
 
 
-def find() -> Context:
+def find_workers() -> Context:
     """Return the workers of the page."""
     filters = params.from_request(FIELDS)
     rows = workers.page(reading(), filters)
@@ -96,7 +96,7 @@ def why_not(row: RowMapping) -> dict[str, str]:
     return {}
 
 
-def twin(context: Context) -> Json:
+def workers_twin(context: Context) -> Json:
     """Return the list's JSON body."""
 
     def item(row: RowMapping) -> Json:
@@ -114,10 +114,11 @@ add_page(
     blueprint,
     PATH,
     "workers/page.html",
-    find,
-    twin=twin,
+    find_workers,
+    twin=workers_twin,
     columns=COLUMNS,
     fragments={"list": "workers/_list.html"},
+    fields=FIELDS,
 )
 
 add_verb(
