@@ -16,6 +16,7 @@ from wakeboard_dashboard.pages.live import Context, Json, add_page, rows_twin
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import operations, runs
 from wakeboard_dashboard.text import operations as words
+from wakeboard_dashboard.text.questions import question
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 
@@ -169,8 +170,6 @@ add_verb(
     f"{PATH}/<id:operation_id>/abort",
     "operation.abort",
     lambda connection, actor, reason, operation_id: control.abort(connection, operation_id, actor, reason),
-    says=lambda operation_id: (
-        f"Abort operation {operation_id}? What was moved stays moved; the others are left as they are."
-    ),
+    says=lambda operation_id: question("operation.abort", operation_id),
     back=lambda operation_id: f"{PATH}/{operation_id}",
 )

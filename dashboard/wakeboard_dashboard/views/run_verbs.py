@@ -16,6 +16,7 @@ from wakeboard_dashboard.pages.live import Context, Json
 from wakeboard_dashboard.pages.verbs import add_verb, body
 from wakeboard_dashboard.queries import run as query
 from wakeboard_dashboard.text.formats import pretty
+from wakeboard_dashboard.text.questions import question
 from wakeboard_dashboard.views import run
 from wakeboard_dashboard.web.connection import reading
 from wakeboard_dashboard.web.scopes import Scope
@@ -75,10 +76,7 @@ add_verb(
     f"{run.PATH}/cancel",
     "run.cancel",
     lambda connection, actor, reason, run_id: transitions.cancel(connection, run_id, actor, reason),
-    says=lambda run_id: (
-        f"Cancel run {run_id}? If it waits it will not run; if it runs it is asked to stop; if it is dead it "
-        "is dismissed, and its errors stay readable."
-    ),
+    says=lambda run_id: question("run.cancel", run_id),
     back=lambda run_id: f"/runs/{run_id}",
     scope=Scope.RUN,
 )
@@ -87,7 +85,7 @@ add_verb(
     f"{run.PATH}/again",
     "run.again",
     _again,
-    says=lambda run_id: f"Run {run_id} again? A new run is enqueued; this one stays as it is.",
+    says=lambda run_id: question("run.again", run_id),
     back=lambda run_id: f"/runs/{run_id}",
     fields="run/_again.html",
     ask=_ask_again,

@@ -22,6 +22,7 @@ from wakeboard_dashboard.queries.keyset import Rows
 from wakeboard_dashboard.text import schedule as words
 from wakeboard_dashboard.text.changes import changes, hidden, whole
 from wakeboard_dashboard.text.oddities import MEANINGS, LatestRun, counted, oddities
+from wakeboard_dashboard.text.questions import question
 from wakeboard_dashboard.views.audit import word_of
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
@@ -275,7 +276,7 @@ add_verb(
     f"{ONE}/pause",
     "schedule.pause",
     lambda connection, actor, reason, name: definitions.pause(connection, name, actor, reason),
-    says=lambda name: f"Pause {name}? It does not fire until it is resumed; runs that exist stay.",
+    says=lambda name: question("schedule.pause", name),
     back=lambda name: f"{PATH}/{name}",
 )
 add_verb(

@@ -25,6 +25,7 @@ from wakeboard_dashboard.queries import types as query
 from wakeboard_dashboard.text import ends
 from wakeboard_dashboard.text.formats import number, plural
 from wakeboard_dashboard.text.policy import retries
+from wakeboard_dashboard.text.questions import question
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.scopes import Scope
@@ -226,9 +227,7 @@ add_verb(
     f"{ONE}/pause",
     "type.pause",
     _pause,
-    says=lambda name: (
-        f"Pause type {name}? No worker starts a run of it until it is resumed; what runs goes on."
-    ),
+    says=lambda name: question("type.pause", name),
     back=lambda name: PATH,
     fields="types/_pause.html",
     ask=lambda name: {"type": query.one(reading(), name), "ends": ends.ENDS},
