@@ -34,7 +34,6 @@ blueprint = Blueprint("types", __name__)
 
 PATH = "/types"
 ONE = f"{PATH}/<path:name>"
-LARGEST_LIMIT = 1_000_000
 DAYS = ("succeeded_days", "dead_days")
 FIELDS = {"state": params.one_of(query.STATES, many=True), "q": params.TEXT}
 COLUMNS = [
@@ -192,9 +191,9 @@ def _limit(connection: psycopg.Connection, actor: Actor, reason: str | None, nam
     if given in ("", "none"):
         return types.limit(connection, name, None, actor, reason)
     try:
-        most = int(params.whole(0, LARGEST_LIMIT).read(given))
+        most = int(params.whole(0, types.LARGEST_LIMIT).read(given))
     except ValueError:
-        abort(400, f"The limit is “{given[:60]}”; allowed: 0 to {LARGEST_LIMIT}, or none.")
+        abort(400, f"The limit is “{given[:60]}”; allowed: 0 to {types.LARGEST_LIMIT}, or none.")
     return types.limit(connection, name, most, actor, reason)
 
 
@@ -219,7 +218,7 @@ def _ask_keep(name: str) -> Context:
 
 
 def _ask_limit(name: str) -> Context:
-    return {"type": query.one(reading(), name), "largest": LARGEST_LIMIT}
+    return {"type": query.one(reading(), name), "largest": types.LARGEST_LIMIT}
 
 
 add_verb(

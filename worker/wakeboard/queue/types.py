@@ -69,6 +69,8 @@ WHERE t.seen_at IS NULL OR {is_before("t.seen_at", 60)}
 
 # How long ended runs of a type may be kept, in days.
 MOST_DAYS = 36_500
+# The most that a type's limit may be.
+LARGEST_LIMIT = 1_000_000
 
 
 def limit(
@@ -80,8 +82,8 @@ def limit(
         row = _row(connection, BY_NAME, {"name": name})
         if row is None:
             return missing(name)
-        if most is not None and not 0 <= most <= 1_000_000:
-            message = f"The limit is {most}; allowed: 0 to 1,000,000, or none."
+        if most is not None and not 0 <= most <= LARGEST_LIMIT:
+            message = f"The limit is {most}; allowed: 0 to {LARGEST_LIMIT:,}, or none."
             return Answer(name, None, "invalid", message), None, None
         before = {"max_running": row["max_running_operator"]}
         words = "has no limit of its own" if most is None else f"runs at most {most} at once"
@@ -186,4 +188,6 @@ def stop(connection: Connection, worker_id: str, actor: Actor, reason: str | Non
     return _ask_worker(connection, STOP, "worker.stop", worker_id, actor, reason)
 
 
-__all__ = ["MOST_DAYS", "PUBLISH", "Same", "drain", "keep", "limit", "pause", "resume", "stop", "undrain"]
+__all__ = [
+    "LARGEST_LIMIT", "MOST_DAYS", "PUBLISH", "Same", "drain", "keep", "limit", "pause", "resume", "stop", "undrain",
+]  # fmt: skip
