@@ -251,7 +251,7 @@ def verb(app: Flask, connection: Connection) -> Iterator[str]:
         "/tried/<id:run_id>/retry",
         "run.retry",
         lambda connection, actor, reason, run_id: retry_now(connection, run_id, actor, reason),
-        says=lambda run_id: f"Run {run_id} <b>will</b> be tried again.",
+        question=lambda run_id: f"Run {run_id} <b>will</b> be tried again.",
         back=lambda run_id: "/",
     )
     app.register_blueprint(blueprint)

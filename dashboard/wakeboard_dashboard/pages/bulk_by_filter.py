@@ -58,7 +58,7 @@ def body() -> Body:
             'The body must be a JSON object such as {"run": [48210, 48209], "reason": "CRM is back"}'
             ' or {"filter": "status=dead&type=mail", "confirm": 1214}.',
         )
-    verbs.refuse_unread(*FIELDS)
+    verbs.refuse_unknown_fields(*FIELDS)
     said = {name: readable(value) if isinstance(value, str) else value for name, value in given.items()}
     return Body(given.get("run") or [], said)
 

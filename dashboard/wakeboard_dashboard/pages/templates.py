@@ -21,7 +21,7 @@ from wakeboard_dashboard.charts.charts import bar_chart, spread_chart
 from wakeboard_dashboard.charts.sparks import sparkline
 from wakeboard_dashboard.pages import attention, fragments, live, navigation
 from wakeboard_dashboard.text import formats
-from wakeboard_dashboard.text.questions import question
+from wakeboard_dashboard.text.questions import format_question
 from wakeboard_dashboard.web import files, preferences, responses, security
 
 log = logging.getLogger("wakeboard.web")
@@ -48,7 +48,7 @@ def install(app: Flask, settings: Settings) -> None:
         needs_attention=attention.in_passing,
         fragment_tag=fragments.fragment_tag,
         keys=navigation.KEYS,
-        question=question,
+        question=format_question,
     )
     environment.globals["show_when"] = lambda value, *how, **named: formats.when(value, here(), *how, **named)
     environment.globals.update(

@@ -19,7 +19,7 @@ from wakeboard.core.time.durations import parse_duration
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer, alerts
 from wakeboard_dashboard.pages.live import Context, Json, add_page
-from wakeboard_dashboard.pages.verbs import add_verb, body
+from wakeboard_dashboard.pages.verbs import add_verb, read_body
 from wakeboard_dashboard.queries import alerts as query
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
@@ -154,7 +154,7 @@ def seconds_of(text: str, now: datetime) -> float:
 
 
 def _silence(connection: psycopg.Connection, actor: Actor, reason: str | None, rule_id: int) -> Answer:
-    given = body().get("for", "").strip() or "1h"
+    given = read_body().get("for", "").strip() or "1h"
     try:
         seconds = seconds_of(given, as_of().astimezone(g.zone))
     except ValueError as wrong:
@@ -164,12 +164,12 @@ def _silence(connection: psycopg.Connection, actor: Actor, reason: str | None, r
 
 def _edit(connection: psycopg.Connection, actor: Actor, reason: str | None, rule_id: int) -> Answer:
     beside = ("reason", "next") if request.is_json else ("reason", "next", "by")
-    given = {name: text.strip() for name, text in body().items() if name not in beside}
+    given = {name: text.strip() for name, text in read_body().items() if name not in beside}
     return alerts.edit(connection, rule_id, given, actor, reason)
 
 
 def _test(connection: psycopg.Connection, actor: Actor, reason: str | None, rule_id: int) -> Answer:
-    channel = request.args.get("channel") or body().get("channel") or None
+    channel = request.args.get("channel") or read_body().get("channel") or None
     return test_message.test(connection, _settings(), rule_id, actor, reason, channel=channel)
 
 
@@ -192,37 +192,37 @@ add_verb(
     f"{ONE}/silence",
     "alert.silence",
     _silence,
-    says=lambda rule_id: (
+    question=lambda rule_id: (
         f"Send nothing about “{_title(rule_id)}” for a while? It is still looked at and shown."
     ),
     back=lambda rule_id: PATH,
-    fields="alerts/_silence.html",
-    ask=lambda rule_id: {"silences": SILENCES},
-    takes=("for",),
+    template="alerts/_silence.html",
+    context=lambda rule_id: {"silences": SILENCES},
+    fields=("for",),
 )
 add_verb(
     blueprint,
     f"{ONE}/edit",
     "alert.edit",
     _edit,
-    says=lambda rule_id: f"{_title(rule_id)}: {KINDS[_rule(rule_id)['kind']].meaning}",
+    question=lambda rule_id: f"{_title(rule_id)}: {KINDS[_rule(rule_id)['kind']].meaning}",
     back=lambda rule_id: PATH,
-    fields="alerts/_edit.html",
-    ask=_ask_edit,
-    keeps=True,
-    takes=None,
+    template="alerts/_edit.html",
+    context=_ask_edit,
+    keeps_form=True,
+    fields=None,
 )
 add_verb(
     blueprint,
     f"{ONE}/test",
     "alert.test",
     _test,
-    says=lambda rule_id: (
+    question=lambda rule_id: (
         f"Send a {'real' if _kind(rule_id).is_report else 'test'} message of “{_title(rule_id)}” now, and "
         "show what is answered?"
     ),
     back=lambda rule_id: PATH,
-    takes=("channel",),
+    fields=("channel",),
 )
 
 

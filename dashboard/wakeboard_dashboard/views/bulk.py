@@ -48,16 +48,16 @@ def ask(verb: str) -> str:
     return render_template(
         "confirm.html",
         verb=action,
-        says=words.ASKS[verb].format(runs=plural(len(ids), "run")),
+        question_text=words.ASKS[verb].format(runs=plural(len(ids), "run")),
         back=responses.local_path(request.args.get("next")) or responses.came_from() or "/runs",
-        fields="runs/_selected.html",
+        inputs="runs/_selected.html",
         ids=ids,
         preview=bulk_by_filter.preview_of(verb, ids),
         careful=bulk_by_filter.careful_of(verb, ids),
         words=words,
         watched=verb in rules.WATCHED,
         is_typed=len(ids) > rules.TYPED_ABOVE,
-        wrong=None,
+        error=None,
         typed={},
     )
 
@@ -80,7 +80,7 @@ def act(verb: str) -> Response:
     has to be typed it is asked for first.
     """
     action = f"run.{_known(verb)}"
-    if (refusal := verbs.refusal_of(VERBS[action], {})) is not None:
+    if (refusal := verbs.find_refusal(VERBS[action], {})) is not None:
         return responses.respond(refusal, "/runs")
     given = bulk_by_filter.body()
     if bulk_by_filter.is_asked_instead(given.runs, str(given.fields.get("filter") or "")):

@@ -93,7 +93,7 @@ add_verb(
     f"{PATH}/<any({', '.join(BUTTONS)}):button>",
     "run.enqueue",
     _press,
-    says=lambda button: BUTTONS[button][1],
+    question=lambda button: BUTTONS[button][1],
     back=lambda button: PATH,
 )
 

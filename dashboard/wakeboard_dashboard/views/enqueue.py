@@ -10,7 +10,7 @@ from flask import Blueprint, abort, g, request
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer, EnqueueError, NewRun, manual_enqueue
 from wakeboard_dashboard.pages.live import Context
-from wakeboard_dashboard.pages.verbs import add_verb, body
+from wakeboard_dashboard.pages.verbs import add_verb, read_body
 from wakeboard_dashboard.queries import runs
 from wakeboard_dashboard.text import ends
 from wakeboard_dashboard.views.run_verbs import payload_given
@@ -28,12 +28,12 @@ PRIORITIES = (("0", "0 (first)"), ("1", "1"), ("2", "2 (usual)"), ("3", "3"), ("
 
 def _enqueue(connection: psycopg.Connection, actor: Actor, reason: str | None) -> Answer:
     """Enqueue the run that the request describes."""
-    given = {name: text.strip() for name, text in body().items()}
+    given = {name: text.strip() for name, text in read_body().items()}
     if request.is_json and "type" not in given:
         abort(400, 'Say which type: {"type": "mail", "payload": {"to": 812}}. Nothing was enqueued.')
     try:
         new = NewRun(
-            _type(body().get("type", "")),
+            _type(read_body().get("type", "")),
             payload_given(),
             run_at=_due(given.get("at", "") or given.get("in", "")),
             key=given.get("key") or None,
@@ -88,12 +88,12 @@ add_verb(
     "/runs/enqueue",
     "run.enqueue",
     _enqueue,
-    says=lambda: "Enqueue a new run? It is due at once, or when you say.",
+    question=lambda: "Enqueue a new run? It is due at once, or when you say.",
     back=lambda: "/runs",
-    fields="runs/_enqueue.html",
-    ask=_ask_enqueue,
-    then=lambda answer: f"/runs/{answer.id}",
-    keeps=True,
-    takes=FIELDS,
+    template="runs/_enqueue.html",
+    context=_ask_enqueue,
+    next_path=lambda answer: f"/runs/{answer.id}",
+    keeps_form=True,
+    fields=FIELDS,
     scope=Scope.OWN,
 )

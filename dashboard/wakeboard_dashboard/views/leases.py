@@ -13,7 +13,7 @@ from wakeboard_dashboard.queries import leases
 from wakeboard_dashboard.queries.attention import is_overlong, usual_paces
 from wakeboard_dashboard.queries.keyset import Rows
 from wakeboard_dashboard.queries.runs import type_names
-from wakeboard_dashboard.text.questions import question
+from wakeboard_dashboard.text.questions import format_question
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.scopes import Scope
@@ -102,7 +102,7 @@ add_verb(
     f"{PATH}/<id:run_id>/release",
     "lease.release",
     lambda connection, actor, reason, run_id: transitions.release_lease(connection, run_id, actor, reason),
-    says=lambda run_id: question("lease.release", run_id),
+    question=lambda run_id: format_question("lease.release", run_id),
     back=lambda run_id: PATH,
     scope=Scope.RUN,
 )

@@ -16,7 +16,7 @@ from wakeboard_dashboard.pages.live import Context, Json, add_page, rows_twin
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import operations, runs
 from wakeboard_dashboard.text import operations as words
-from wakeboard_dashboard.text.questions import question
+from wakeboard_dashboard.text.questions import format_question
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 
@@ -154,7 +154,7 @@ add_verb(
     f"{PATH}/<id:operation_id>/pause",
     "operation.pause",
     lambda connection, actor, reason, operation_id: control.pause(connection, operation_id, actor, reason),
-    says=lambda operation_id: f"Pause operation {operation_id}? No further run is moved until it is resumed.",
+    question=lambda operation_id: f"Pause operation {operation_id}? No further run is moved until it is resumed.",
     back=lambda operation_id: f"{PATH}/{operation_id}",
 )
 add_verb(
@@ -162,7 +162,7 @@ add_verb(
     f"{PATH}/<id:operation_id>/resume",
     "operation.resume",
     lambda connection, actor, reason, operation_id: control.resume(connection, operation_id, actor, reason),
-    says=lambda operation_id: f"Let operation {operation_id} go on, at its pace?",
+    question=lambda operation_id: f"Let operation {operation_id} go on, at its pace?",
     back=lambda operation_id: f"{PATH}/{operation_id}",
 )
 add_verb(
@@ -170,6 +170,6 @@ add_verb(
     f"{PATH}/<id:operation_id>/abort",
     "operation.abort",
     lambda connection, actor, reason, operation_id: control.abort(connection, operation_id, actor, reason),
-    says=lambda operation_id: question("operation.abort", operation_id),
+    question=lambda operation_id: format_question("operation.abort", operation_id),
     back=lambda operation_id: f"{PATH}/{operation_id}",
 )

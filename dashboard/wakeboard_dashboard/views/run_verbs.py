@@ -13,10 +13,10 @@ from wakeboard.core.text.redaction import redact
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer
 from wakeboard_dashboard.pages.live import Context, Json
-from wakeboard_dashboard.pages.verbs import add_verb, body
+from wakeboard_dashboard.pages.verbs import add_verb, read_body
 from wakeboard_dashboard.queries import run as query
 from wakeboard_dashboard.text.formats import pretty
-from wakeboard_dashboard.text.questions import question
+from wakeboard_dashboard.text.questions import format_question
 from wakeboard_dashboard.views import run
 from wakeboard_dashboard.web.connection import reading
 from wakeboard_dashboard.web.scopes import Scope
@@ -37,7 +37,7 @@ def _again(connection: psycopg.Connection, actor: Actor, reason: str | None, run
 
 def payload_given() -> Json | None:
     """Return the payload that the request brings: an object in JSON, or JSON text in a form; None without."""
-    given = (request.get_json(silent=True) or {}).get("payload") if request.is_json else body().get("payload")
+    given = (request.get_json(silent=True) or {}).get("payload") if request.is_json else read_body().get("payload")
     if given is None or (isinstance(given, str) and not given.strip()):
         return None
     try:
@@ -65,7 +65,7 @@ add_verb(
     f"{run.PATH}/retry",
     "run.retry",
     lambda connection, actor, reason, run_id: transitions.retry_now(connection, run_id, actor, reason),
-    says=lambda run_id: (
+    question=lambda run_id: (
         f"Retry run {run_id} now? A dead or cancelled run starts with a fresh count of failures."
     ),
     back=lambda run_id: f"/runs/{run_id}",
@@ -76,7 +76,7 @@ add_verb(
     f"{run.PATH}/cancel",
     "run.cancel",
     lambda connection, actor, reason, run_id: transitions.cancel(connection, run_id, actor, reason),
-    says=lambda run_id: question("run.cancel", run_id),
+    question=lambda run_id: format_question("run.cancel", run_id),
     back=lambda run_id: f"/runs/{run_id}",
     scope=Scope.RUN,
 )
@@ -85,11 +85,11 @@ add_verb(
     f"{run.PATH}/again",
     "run.again",
     _again,
-    says=lambda run_id: question("run.again", run_id),
+    question=lambda run_id: format_question("run.again", run_id),
     back=lambda run_id: f"/runs/{run_id}",
-    fields="run/_again.html",
-    ask=_ask_again,
-    keeps=True,
-    takes=("payload",),
+    template="run/_again.html",
+    context=_ask_again,
+    keeps_form=True,
+    fields=("payload",),
     scope=Scope.RUN,
 )

@@ -15,7 +15,7 @@ from wakeboard.core.states import VERBS
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_definitions
 from wakeboard.queue import Answer, definitions, editing
-from wakeboard_dashboard.pages.verbs import add_verb, body, refuse_unread
+from wakeboard_dashboard.pages.verbs import add_verb, read_body, refuse_unknown_fields
 from wakeboard_dashboard.queries import schedules
 from wakeboard_dashboard.text import schedule as words
 from wakeboard_dashboard.text import schedule_form as form
@@ -51,7 +51,7 @@ def edit(name: str) -> Response:
         return _shown(
             definition, form.texts_of(definition) | {"reason": request.args.get("reason", "")[:500]}
         )
-    refuse_unread(*form.FIELDS, "version")
+    refuse_unknown_fields(*form.FIELDS, "version")
     definition, texts = one(reading(), name), texts_sent()
     values, errors = form.read(texts, definition)
     if "preview" in texts and wanted() == "page":
@@ -70,7 +70,7 @@ def edit(name: str) -> Response:
 
 def texts_sent() -> dict[str, str]:
     """Return what was sent: a form's texts, or a JSON object whose payload may be an object of its own."""
-    given = dict(body())
+    given = dict(read_body())
     sent = request.get_json(silent=True) if request.is_json else None
     if isinstance(sent, dict):
         if isinstance(sent.get("payload"), dict):
@@ -143,6 +143,6 @@ add_verb(
     f"{ONE}/remove",
     "schedule.remove",
     lambda connection, actor, reason, name: definitions.remove(connection, name, actor, reason),
-    says=_removing,
+    question=_removing,
     back=lambda name: PATH,
 )

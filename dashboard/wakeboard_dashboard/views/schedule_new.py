@@ -12,7 +12,7 @@ from flask import Blueprint, Response, current_app, g, jsonify, make_response, r
 from wakeboard.queue import Answer, definitions
 from wakeboard.queue.definitions import Definition, DefinitionError
 from wakeboard.queue.manual_enqueue import near
-from wakeboard_dashboard.pages.verbs import refuse_unread
+from wakeboard_dashboard.pages.verbs import refuse_unknown_fields
 from wakeboard_dashboard.queries import runs
 from wakeboard_dashboard.text import schedule as words
 from wakeboard_dashboard.text import schedule_form as form
@@ -37,7 +37,7 @@ def new() -> Response:
     if request.method == "GET":
         params.refuse_unknown({"next": params.TEXT, "reason": params.TEXT, "type": params.TEXT})
         return _shown({"job_type": request.args.get("type", ""), "reason": request.args.get("reason", "")})
-    refuse_unread(*FIELDS)
+    refuse_unknown_fields(*FIELDS)
     texts = texts_sent()
     values, errors = form.read_new(texts)
     errors |= _untyped(texts, errors)

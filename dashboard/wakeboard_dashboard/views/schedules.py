@@ -22,7 +22,7 @@ from wakeboard_dashboard.queries.keyset import Rows
 from wakeboard_dashboard.text import schedule as words
 from wakeboard_dashboard.text.changes import changes, hidden, whole
 from wakeboard_dashboard.text.oddities import MEANINGS, LatestRun, counted, oddities
-from wakeboard_dashboard.text.questions import question
+from wakeboard_dashboard.text.questions import format_question
 from wakeboard_dashboard.views.audit import word_of
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
@@ -268,7 +268,7 @@ add_verb(
     f"{ONE}/run",
     "schedule.run",
     lambda connection, actor, reason, name: definitions.run_now(connection, name, actor, reason),
-    says=_asking_to_run,
+    question=_asking_to_run,
     back=lambda name: f"{PATH}/{name}",
 )
 add_verb(
@@ -276,7 +276,7 @@ add_verb(
     f"{ONE}/pause",
     "schedule.pause",
     lambda connection, actor, reason, name: definitions.pause(connection, name, actor, reason),
-    says=lambda name: question("schedule.pause", name),
+    question=lambda name: format_question("schedule.pause", name),
     back=lambda name: f"{PATH}/{name}",
 )
 add_verb(
@@ -284,7 +284,7 @@ add_verb(
     f"{ONE}/resume",
     "schedule.resume",
     lambda connection, actor, reason, name: definitions.resume(connection, name, actor, reason),
-    says=lambda name: (
+    question=lambda name: (
         f"Let {name} fire again, from now on? What it would have fired meanwhile is not made up for."
     ),
     back=lambda name: f"{PATH}/{name}",

@@ -20,12 +20,12 @@ from wakeboard.database.audit import Actor
 from wakeboard.database.tables import job_types
 from wakeboard.queue import Answer, pause_all, types
 from wakeboard_dashboard.pages.live import Context, Json, add_page
-from wakeboard_dashboard.pages.verbs import add_verb, body
+from wakeboard_dashboard.pages.verbs import add_verb, read_body
 from wakeboard_dashboard.queries import types as query
 from wakeboard_dashboard.text import ends
 from wakeboard_dashboard.text.formats import number, plural
 from wakeboard_dashboard.text.policy import retries
-from wakeboard_dashboard.text.questions import question
+from wakeboard_dashboard.text.questions import format_question
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.scopes import Scope
@@ -171,7 +171,7 @@ add_page(
 
 def _end_of_pause() -> datetime | None:
     """Return the end that the request brings, None for none. Answers 400 when it cannot be read."""
-    given = body()
+    given = read_body()
     try:
         return ends.end_of(given.get("until_at", "") or given.get("until", ""), as_of(), g.zone)
     except ValueError as error:
@@ -180,14 +180,14 @@ def _end_of_pause() -> datetime | None:
 
 def _pause(connection: psycopg.Connection, actor: Actor, reason: str | None, name: str) -> Answer:
     """Pause a type until the end that the request brings, if it brings one."""
-    if not set(ends.FIELDS) & set(body()):
+    if not set(ends.FIELDS) & set(read_body()):
         return types.pause(connection, name, actor, reason)
     return types.pause(connection, name, actor, reason, until=_end_of_pause())
 
 
 def _limit(connection: psycopg.Connection, actor: Actor, reason: str | None, name: str) -> Answer:
     """Set the limit that the request brings: a whole number, or none for the code's own."""
-    given = body().get("limit", "").strip()
+    given = read_body().get("limit", "").strip()
     if given in ("", "none"):
         return types.limit(connection, name, None, actor, reason)
     try:
@@ -199,7 +199,7 @@ def _limit(connection: psycopg.Connection, actor: Actor, reason: str | None, nam
 
 def _keep(connection: psycopg.Connection, actor: Actor, reason: str | None, name: str) -> Answer:
     """Set the days that the request brings; what it does not name stays, empty is the settings' own."""
-    given = {key: _days(body()[key]) for key in DAYS if key in body()}
+    given = {key: _days(read_body()[key]) for key in DAYS if key in read_body()}
     return types.keep(connection, name, actor, reason, **given)
 
 
@@ -226,12 +226,12 @@ add_verb(
     f"{ONE}/pause",
     "type.pause",
     _pause,
-    says=lambda name: question("type.pause", name),
+    question=lambda name: format_question("type.pause", name),
     back=lambda name: PATH,
-    fields="types/_pause.html",
-    ask=lambda name: {"type": query.one(reading(), name), "ends": ends.ENDS},
-    keeps=True,
-    takes=ends.FIELDS,
+    template="types/_pause.html",
+    context=lambda name: {"type": query.one(reading(), name), "ends": ends.ENDS},
+    keeps_form=True,
+    fields=ends.FIELDS,
     scope=Scope.TYPE,
 )
 add_verb(
@@ -239,7 +239,7 @@ add_verb(
     f"{ONE}/resume",
     "type.resume",
     lambda connection, actor, reason, name: types.resume(connection, name, actor, reason),
-    says=lambda name: f"Let workers start runs of type {name} again?",
+    question=lambda name: f"Let workers start runs of type {name} again?",
     back=lambda name: PATH,
     scope=Scope.TYPE,
 )
@@ -248,24 +248,24 @@ add_verb(
     f"{ONE}/limit",
     "type.limit",
     _limit,
-    says=lambda name: f"How many runs of type {name} may run at once, over all workers?",
+    question=lambda name: f"How many runs of type {name} may run at once, over all workers?",
     back=lambda name: PATH,
-    fields="types/_limit.html",
-    ask=_ask_limit,
-    keeps=True,
-    takes=("limit",),
+    template="types/_limit.html",
+    context=_ask_limit,
+    keeps_form=True,
+    fields=("limit",),
 )
 add_verb(
     blueprint,
     f"{ONE}/keep",
     "type.keep",
     _keep,
-    says=lambda name: f"For how many days are ended runs of type {name} kept?",
+    question=lambda name: f"For how many days are ended runs of type {name} kept?",
     back=lambda name: PATH,
-    fields="types/_keep.html",
-    ask=_ask_keep,
-    keeps=True,
-    takes=DAYS,
+    template="types/_keep.html",
+    context=_ask_keep,
+    keeps_form=True,
+    fields=DAYS,
 )
 add_verb(
     blueprint,
@@ -273,12 +273,12 @@ add_verb(
     f"{PATH}/+pause-all",
     "type.hold",
     lambda connection, actor, reason: pause_all.hold(connection, actor, reason, until=_end_of_pause()),
-    says=lambda: "Pause all types? No worker starts a run until they are resumed; what runs goes on.",
+    question=lambda: "Pause all types? No worker starts a run until they are resumed; what runs goes on.",
     back=lambda: PATH,
-    fields="types/_pause_all.html",
-    ask=lambda: {"standing": query.standing(reading()), "ends": ends.ENDS, "is_pause": True},
-    keeps=True,
-    takes=ends.FIELDS,
+    template="types/_pause_all.html",
+    context=lambda: {"standing": query.standing(reading()), "ends": ends.ENDS, "is_pause": True},
+    keeps_form=True,
+    fields=ends.FIELDS,
     former_path="/everything/hold",
 )
 add_verb(
@@ -286,9 +286,9 @@ add_verb(
     f"{PATH}/+resume-all",
     "type.let_go",
     lambda connection, actor, reason: pause_all.let_go(connection, actor, reason),
-    says=lambda: "Resume all types that were paused together? Workers start their runs again.",
+    question=lambda: "Resume all types that were paused together? Workers start their runs again.",
     back=lambda: PATH,
-    fields="types/_pause_all.html",
-    ask=lambda: {"standing": query.standing(reading()), "is_pause": False},
+    template="types/_pause_all.html",
+    context=lambda: {"standing": query.standing(reading()), "is_pause": False},
     former_path="/everything/let-go",
 )

@@ -13,7 +13,7 @@ from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import audit, workers
 from wakeboard_dashboard.queries.keyset import Rows
-from wakeboard_dashboard.text.questions import question
+from wakeboard_dashboard.text.questions import format_question
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import reading
 
@@ -127,7 +127,7 @@ add_verb(
     f"{PATH}/<path:name>/drain",
     "worker.drain",
     lambda connection, actor, reason, name: types.drain(connection, name, actor, reason),
-    says=lambda name: question("worker.drain", name),
+    question=lambda name: format_question("worker.drain", name),
     back=lambda name: PATH,
 )
 add_verb(
@@ -135,7 +135,7 @@ add_verb(
     f"{PATH}/<path:name>/undrain",
     "worker.undrain",
     lambda connection, actor, reason, name: types.undrain(connection, name, actor, reason),
-    says=lambda name: f"Let worker {name} claim again?",
+    question=lambda name: f"Let worker {name} claim again?",
     back=lambda name: PATH,
 )
 add_verb(
@@ -143,6 +143,6 @@ add_verb(
     f"{PATH}/<path:name>/stop",
     "worker.stop",
     lambda connection, actor, reason, name: types.stop(connection, name, actor, reason),
-    says=lambda name: question("worker.stop", name),
+    question=lambda name: format_question("worker.stop", name),
     back=lambda name: PATH,
 )
