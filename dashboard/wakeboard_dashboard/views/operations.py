@@ -10,7 +10,7 @@ from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.charts.shares import WIDTH, shares
-from wakeboard_dashboard.pages.bulk_confirmation import filters_of
+from wakeboard_dashboard.pages.bulk_confirmation import read_filters
 from wakeboard_dashboard.pages.filtertext import write_line
 from wakeboard_dashboard.pages.live import Context, Json, add_page, rows_twin
 from wakeboard_dashboard.pages.verbs import add_verb
@@ -93,7 +93,7 @@ def query_of(operation: RowMapping) -> str | None:
     if not query:
         return None
     try:
-        filters = filters_of(query)
+        filters = read_filters(query)
         if not g.actor.role.covers(Role.OPERATOR):
             runs.refuse_hidden(filters)
     except FilterError:
@@ -107,7 +107,7 @@ def line_of(operation: RowMapping) -> str:
     if not operation["filter"].get("query"):
         return "chosen runs"
     query = query_of(operation)
-    return HIDDEN if query is None else str(redact(write_line(filters_of(query))))
+    return HIDDEN if query is None else str(redact(write_line(read_filters(query))))
 
 
 def item(row: RowMapping) -> Json:
