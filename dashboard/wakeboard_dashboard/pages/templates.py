@@ -45,7 +45,7 @@ def install(app: Flask, settings: Settings) -> None:
         live=live.live,
         can=lambda action: security.can(VERBS[action]),
         verbs=VERBS,
-        needs_attention=attention.in_passing,
+        needs_attention=attention.count_for_frame,
         fragment_tag=fragments.fragment_tag,
         keys=navigation.KEYS,
         question=format_question,

@@ -58,13 +58,13 @@ def state(definition: Mapping[Any, Any]) -> tuple[str, str]:
     return ("stuck", "overdue") if definition["is_overdue"] else ("succeeded", "on")
 
 
-def standing(definition: Mapping[Any, Any]) -> str:
+def standstill_reason(definition: Mapping[Any, Any]) -> str:
     """Return ``its type mail is paused``, or what else keeps its runs from starting; empty where they may."""
     why = definition["standstill"]
     return standstill.clause(why, definition["job_type"]) if why else ""
 
 
-def standing_badge(why: str) -> tuple[str, str]:
+def standstill_badge(why: str) -> tuple[str, str]:
     """Return (colour, word) of the badge of a schedule whose runs wait, ``why`` as ``standstill`` says."""
     return "paused", standstill.WORDS[why].short
 

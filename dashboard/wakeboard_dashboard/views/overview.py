@@ -36,12 +36,12 @@ def find_tiles() -> Context:
     filters = params.from_request(FIELDS)
     if not is_poll():
         # Page and twin show these as well.
-        attention.by_type()
-    now = attention.standing()
+        attention.read_by_type()
+    now = attention.read_state()
     return {
         "counts": now.counts,
         "rising": now.rising,
-        "attention": attention.remember(now.needing),
+        "attention": attention.store_count(now.count),
         "verdict": verdict(now.counts, now.rising, now.firing, as_of()),
         "capped": capped,
         "slots": slots_in_words(now.counts),
@@ -57,7 +57,7 @@ def attention_count() -> Response:
     """Return the count of what needs a person, which the bar of every page polls."""
     params.refuse_unknown()
     return respond(
-        lambda: render_template("_attention.html", attention=attention.remember(attention.standing().needing))
+        lambda: render_template("_attention.html", attention=attention.store_count(attention.read_state().count))
     )
 
 
@@ -110,8 +110,8 @@ def find_works() -> Context:
 
 def find_troubles() -> Context:
     """Return what needs a person: runs by type and state, missed fires, open effects, alerts, pauses."""
-    troubles = attention.by_type().lines
-    now = attention.standing()
+    troubles = attention.read_by_type().lines
+    now = attention.read_state()
     return {
         "troubles": troubles,
         "overlong": now.overlong,
@@ -175,7 +175,7 @@ def overview_twin(context: Context) -> Json:
         "slowest": [_work(*each) for each in past["slowest"]],
         "attention": [
             {"state": line.state, "job_type": line.job_type, "runs": line.count, "since_at": line.since_at}
-            for line in attention.by_type().lines
+            for line in attention.read_by_type().lines
         ],
         "overlong": [
             {
@@ -185,7 +185,7 @@ def overview_twin(context: Context) -> Json:
                 "median_seconds": each.pace.median,
                 "p95_seconds": each.pace.p95,
             }
-            for each in attention.standing().overlong
+            for each in attention.read_state().overlong
         ],
         "next": [dict(row) | {"error": redact(row["error"])} for row in overview.next_fires(reading())],
     }

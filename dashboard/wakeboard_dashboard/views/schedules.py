@@ -226,7 +226,7 @@ def schedule_twin(context: Context) -> Json:
 def _asking_to_run(name: str) -> str:
     definition = schedules.one(reading(), name)
     said = f"Enqueue one run of {name} now? Its schedule goes on as before."
-    why = words.standing(definition) if definition else ""
+    why = words.standstill_reason(definition) if definition else ""
     return f"{said} But {why}: the run waits." if why else said
 
 
