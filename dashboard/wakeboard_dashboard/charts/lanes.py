@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+
+from wakeboard_dashboard.text.formats import Row
 
 WIDTH = 1000
 # Narrower bars cannot be seen, nor pointed at.
@@ -51,7 +52,7 @@ class _Span:
 
 
 def lanes(
-    attempts: Sequence[Mapping[Any, Any]], running: Mapping[Any, Any] | None, now: datetime
+    attempts: Sequence[Row], running: Row | None, now: datetime
 ) -> Lanes | None:
     """Return the newest MOST of ``attempts`` (rows of job_attempts, any order) on one scale; None for none.
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from wakeboard.bulk.rules import OPEN
+from wakeboard_dashboard.text.formats import Row
 
 WIDTH = 1000
 # A share that is there is seen.
@@ -24,7 +23,7 @@ class Share:
     width: float = 0
 
 
-def shares(operation: Mapping[str, Any]) -> list[Share]:
+def shares(operation: Row) -> list[Share]:
     """Return the parts of the bar, in the order in which runs go through them; the rest waits."""
     ended = operation["succeeded"] + operation["failed"] + operation["dropped"]
     moved = operation["done"] - ended

@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from wakeboard.core.text.redaction import HIDDEN, SECRET_KEYS, is_hidden_item, redact_text
 from wakeboard_dashboard.text.formats import visible
@@ -50,7 +49,7 @@ class Tree:
     is_cut: bool
 
 
-def tree(payload: Mapping[str, Any]) -> Tree:
+def tree(payload: Mapping[str, object]) -> Tree:
     """Return ``payload`` as a tree of at most MOST_NODES nodes; secrets are hidden, long text is cut."""
     growing = _Growing()
     nodes = tuple(growing.parts(payload, (), 0))
@@ -64,7 +63,7 @@ class _Growing:
         self.left = MOST_NODES
         self.is_cut = False
 
-    def parts(self, value: Any, path: tuple[str, ...], depth: int) -> Iterator[Node]:
+    def parts(self, value: object, path: tuple[str, ...], depth: int) -> Iterator[Node]:
         """Yield the nodes of an object or list, as many as there is room for."""
         named = value.items() if isinstance(value, Mapping) else _items(value)
         # A level takes what it may before its branches grow: the first list must not starve the last name.
@@ -73,7 +72,7 @@ class _Growing:
         for name, each in taken:
             yield self.node(str(name), each, (*path, str(name)), depth)
 
-    def node(self, name: str, value: Any, path: tuple[str, ...], depth: int) -> Node:
+    def node(self, name: str, value: object, path: tuple[str, ...], depth: int) -> Node:
         """Return the node of one value."""
         if SECRET_KEYS.search(name) or value is _HIDDEN_ITEM:
             return Node(_cut(name), "hidden", HIDDEN)
@@ -88,7 +87,7 @@ class _Growing:
         seek = _seek(path, text) if isinstance(value, bool | int) else None
         return Node(_cut(name), kind, _cut(text), seek=seek)
 
-    def branch(self, name: str, value: Any, path: tuple[str, ...], depth: int) -> Node:
+    def branch(self, name: str, value: object, path: tuple[str, ...], depth: int) -> Node:
         """Return the node of an object or list with its own parts."""
         children = tuple(self.parts(value, path, depth + 1)) if depth < DEEPEST else ()
         more = len(value) - len(children)
@@ -106,7 +105,7 @@ class _Growing:
         return Node(_cut(name), "text", _cut(shown), seek=seek)
 
 
-def _items(values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+def _items(values: Sequence[object]) -> Iterator[tuple[str, object]]:
     """Yield the items of a list by their places, _HIDDEN_ITEM for what nobody may see."""
     for place, value in enumerate(values):
         yield str(place), _HIDDEN_ITEM if is_hidden_item(values, place) else value

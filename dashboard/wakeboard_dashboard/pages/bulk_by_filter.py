@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import psycopg
 from flask import Response, abort, g, jsonify, render_template, request
@@ -37,8 +36,8 @@ FIELDS = ("run", "filter", *HOW, "verb", "is_all", "states", "types", "examples"
 class BulkBody:
     """The body of a POST: run ids as they were sent, and all other fields by name."""
 
-    runs: Iterable[Any]
-    fields: Mapping[str, Any]
+    runs: Iterable[object]
+    fields: Mapping[str, object]
 
     @property
     def reason(self) -> str | None:
@@ -63,7 +62,7 @@ def read_body() -> BulkBody:
     return BulkBody(body.get("run") or [], fields)
 
 
-def is_by_filter(chosen: Iterable[Any], text: str | None = None) -> bool:
+def is_by_filter(chosen: Iterable[object], text: str | None = None) -> bool:
     """Whether a filter, of the address or the query string ``text``, names the runs, and none was chosen.
 
     Raises FilterError. Aborts with 400 where both name runs: one of them would be left out.
@@ -147,7 +146,7 @@ def preview_body(preview: Preview) -> dict[str, object]:
     }
 
 
-def begin(verb: str, given: Mapping[str, Any]) -> Response:
+def begin(verb: str, given: Mapping[str, object]) -> Response:
     """Begin an operation on all runs that the filter matches; a large number of them has to be typed."""
     # Before any query: whether a filter matches would tell viewers what is hidden from them.
     security.require(VERBS[f"run.{verb}"])
@@ -169,7 +168,7 @@ def begin(verb: str, given: Mapping[str, Any]) -> Response:
     return _start(operation, ids, given, filters.link(f"/runs/bulk/{verb}", also=",".join(also) or None))
 
 
-def begin_on_runs(verb: str, ids: Sequence[int], given: Mapping[str, Any]) -> Response:
+def begin_on_runs(verb: str, ids: Sequence[int], given: Mapping[str, object]) -> Response:
     """Begin an operation on chosen runs that has a pace, a canary or a limit of failures."""
     preview, options = preview_runs(verb, ids), read_options(given)
     operation = ConfirmedOperation(
@@ -182,7 +181,7 @@ def begin_on_runs(verb: str, ids: Sequence[int], given: Mapping[str, Any]) -> Re
 def _start(
     operation: ConfirmedOperation,
     ids: Sequence[int],
-    given: Mapping[str, Any],
+    given: Mapping[str, object],
     back: str,
     *,
     is_typed: bool = True,

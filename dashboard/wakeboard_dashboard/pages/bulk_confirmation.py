@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from flask import abort, request
 
@@ -64,7 +63,7 @@ def read_also(text: str | None) -> tuple[str, ...]:
     return kinds
 
 
-def read_options(given: Mapping[str, Any]) -> Options:
+def read_options(given: Mapping[str, object]) -> Options:
     """Return the options in the fields of a form or a JSON object."""
     return Options(
         _whole(given, "per_minute", 1, rules.FASTEST),
@@ -73,7 +72,7 @@ def read_options(given: Mapping[str, Any]) -> Options:
     )
 
 
-def read_confirmed_preview(given: Mapping[str, Any], now: datetime) -> ConfirmedPreview | None:
+def read_confirmed_preview(given: Mapping[str, object], now: datetime) -> ConfirmedPreview | None:
     """Return the preview in the fields of a request, None where it comes from none."""
     text = str(given.get("as_of") or "")
     if not text:
@@ -93,7 +92,7 @@ def read_confirmed_preview(given: Mapping[str, Any], now: datetime) -> Confirmed
     return ConfirmedPreview(moment, counted, _whole(given, "highest", 1, params.LARGEST_ID))
 
 
-def _whole(given: Mapping[str, Any], name: str, low: int, high: int) -> int | None:
+def _whole(given: Mapping[str, object], name: str, low: int, high: int) -> int | None:
     value = given.get(name)
     text = "" if value is None else str(value).strip()
     if not text:

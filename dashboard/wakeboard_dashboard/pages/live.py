@@ -31,7 +31,9 @@ Json = dict[str, object]
 Query = Callable[..., Context]
 # A fragment is a template that takes the page's context, or a template with a query of its own.
 Fragment = str | tuple[str, Query]
-Twin = Callable[[Any], Mapping[str, Any]]
+Twin = Callable[[Context], Mapping[str, Any]]
+# The values that a path has for its arguments.
+Arguments = Mapping[str, int | str]
 LONGEST_FILTER = 500
 NO_FIELDS: Mapping[str, Field] = {}
 
@@ -102,40 +104,40 @@ def add_page(
     return page
 
 
-def rows_twin(item: Callable[[Any], Mapping[str, Any]]) -> Twin:
+def rows_twin(item: Callable[[Any], Mapping[str, object]]) -> Twin:
     """Return the twin of a list: its context's ``rows``, each as ``item`` gives it, and the next cursor."""
 
-    def twin(context: Any) -> Mapping[str, Any]:
-        body: Mapping[str, Any] = context["rows"].twin(item)
+    def twin(context: Context) -> Json:
+        body: Json = context["rows"].twin(item)
         return body
 
     return twin
 
 
-def _context(page: Page, query: Query, arguments: Mapping[str, Any]) -> Context:
+def _context(page: Page, query: Query, arguments: Arguments) -> Context:
     """Return what ``query`` finds. Raises FilterError for a filter that the page does not know."""
     if page.fields is not None:
         refuse_unknown(page.fields)
     return query(**arguments)
 
 
-def _page(page: Page, arguments: dict[str, Any]) -> str:
+def _page(page: Page, arguments: Arguments) -> str:
     context = _context(page, page.query, arguments)
     g.live = _Live(page, arguments, {page.query: context})
     return render_template(page.template, **context)
 
 
-def _fragment(page: Page, fragment: str, arguments: dict[str, Any]) -> Response:
+def _fragment(page: Page, fragment: str, arguments: Arguments) -> Response:
     template, query = page.fragment(fragment)
     return respond(lambda: render_template(template, **_context(page, query, arguments)))
 
 
-def _twin(page: Page, arguments: dict[str, Any]) -> Response:
+def _twin(page: Page, arguments: Arguments) -> Response:
     body = page.twin(_context(page, page.query, arguments))
     return jsonify({"as_of": as_of(), **body})
 
 
-def _csv(page: Page, arguments: dict[str, Any]) -> Response:
+def _csv(page: Page, arguments: Arguments) -> Response:
     assert page.columns is not None
     body = page.twin(_context(page, page.query, arguments))
     if request.method != "HEAD":
@@ -175,7 +177,7 @@ class _Live:
     """The page being rendered, for ``live()``: its arguments, and what each query returned."""
 
     page: Page
-    arguments: Mapping[str, Any]
+    arguments: Arguments
     contexts: dict[Query, Context]
 
 

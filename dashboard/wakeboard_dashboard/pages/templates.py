@@ -6,10 +6,9 @@ import logging
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
-from flask import Flask, g, request
+from flask import Flask, Response, g, request
 from jinja2 import BytecodeCache, Environment, FileSystemBytecodeCache, StrictUndefined
 from jinja2.bccache import Bucket
 
@@ -63,7 +62,7 @@ def install(app: Flask, settings: Settings) -> None:
     app.before_request(lambda: preferences.take_zone(server_zone))
     app.after_request(_forget_toast)
 
-    def of_request() -> dict[str, Any]:
+    def of_request() -> dict[str, object]:
         """Return what all templates of a request are told alike."""
         return {
             "zone": g.get("zone", server_zone),
@@ -77,10 +76,10 @@ def install(app: Flask, settings: Settings) -> None:
         }
 
     @app.context_processor
-    def shell() -> dict[str, Any]:
+    def shell() -> dict[str, object]:
         if "shell" not in g:
             g.shell = of_request()
-        same: dict[str, Any] = g.shell
+        same: dict[str, object] = g.shell
         return same | {"actor": g.get("actor"), "as_of": g.get("as_of")}
 
 
@@ -93,7 +92,7 @@ def _ribbon(environment: str | None) -> tuple[str, str] | None:
     return (name, colour) if name and colour in known else (environment, "grey")
 
 
-def _forget_toast(response: Any) -> Any:
+def _forget_toast(response: Response) -> Response:
     """Show what a 303 left behind only once."""
     shown = response.mimetype == "text/html" and response.status_code != 303
     if shown and responses.TOAST_COOKIE in request.cookies and "HX-Request" not in request.headers:

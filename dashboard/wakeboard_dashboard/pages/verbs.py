@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from flask import Blueprint, Response, g, make_response, render_template, request
 from werkzeug.exceptions import BadRequest
@@ -18,6 +17,7 @@ from wakeboard.core.states import VERBS, Verb
 from wakeboard.queue import Answer
 from wakeboard.queue.operator import permit
 from wakeboard.reporting.filters.values import FilterError
+from wakeboard_dashboard.pages.live import Arguments, Context
 from wakeboard_dashboard.web.connection import writing
 from wakeboard_dashboard.web.not_found import require_existing
 from wakeboard_dashboard.web.params import readable
@@ -38,7 +38,7 @@ class VerbForm:
     question: Words
     back: Words
     template: str | None
-    context: Callable[..., Mapping[str, Any]] | None
+    context: Callable[..., Context] | None
     next_path: Callable[[Answer], str] | None
     keeps_form: bool
     fields: Sequence[str] | None
@@ -53,7 +53,7 @@ def add_verb(
     question: Words,
     back: Words,
     template: str | None = None,
-    context: Callable[..., Mapping[str, Any]] | None = None,
+    context: Callable[..., Context] | None = None,
     next_path: Callable[[Answer], str] | None = None,
     keeps_form: bool = False,
     fields: Sequence[str] | None = (),
@@ -76,7 +76,7 @@ def add_verb(
     form = VerbForm(VERBS[action], act, question, back, template, context, next_path, keeps_form, fields)
 
     # One rule for both methods: with two, Werkzeug answers 405 where an id is out of range.
-    def view(**arguments: Any) -> Response | str:
+    def view(**arguments: int | str) -> Response | str:
         return _act(form, arguments) if request.method == "POST" else _confirm_page(form, arguments)
 
     endpoint = action.replace(".", "_")
@@ -85,7 +85,7 @@ def add_verb(
         blueprint.add_url_rule(address, endpoint, view, methods=["GET", "POST"])
 
 
-def _confirm_page(form: VerbForm, arguments: dict[str, Any], error: str | None = None) -> str:
+def _confirm_page(form: VerbForm, arguments: Arguments, error: str | None = None) -> str:
     """Return the confirm page; ``error`` says why what was posted was refused."""
     require(form.verb)
     if (target := target_of(form.verb, arguments)) is not None:
@@ -102,7 +102,7 @@ def _confirm_page(form: VerbForm, arguments: dict[str, Any], error: str | None =
     )
 
 
-def _act(form: VerbForm, arguments: dict[str, Any]) -> Response:
+def _act(form: VerbForm, arguments: Arguments) -> Response:
     if (refusal := find_refusal(form.verb, arguments)) is not None:
         return respond(refusal, form.back(**arguments))
     reason = read_body().get("reason", "").strip()[:500] or None
@@ -123,7 +123,7 @@ def _act(form: VerbForm, arguments: dict[str, Any]) -> Response:
     return respond(answer, came_from() or form.back(**arguments), ahead=ahead)
 
 
-def find_refusal(verb: Verb, arguments: Mapping[str, Any]) -> Answer | None:
+def find_refusal(verb: Verb, arguments: Arguments) -> Answer | None:
     """Return the refusal, which is audited, where the actor's role does not cover ``verb``, else None."""
     if can(verb):
         return None
@@ -132,7 +132,7 @@ def find_refusal(verb: Verb, arguments: Mapping[str, Any]) -> Answer | None:
         return permit(connection, g.actor, verb.action, *target)
 
 
-def target_of(verb: Verb, arguments: Mapping[str, Any]) -> tuple[str, int | str] | None:
+def target_of(verb: Verb, arguments: Arguments) -> tuple[str, int | str] | None:
     """Return (noun, id or name) of the thing that the path's ``arguments`` name, None where they name none.
 
     It is the target that the audit log has of ``verb``.

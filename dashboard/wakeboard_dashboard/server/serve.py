@@ -118,7 +118,7 @@ def _has_user(url: str) -> bool:
 class DashboardApplication(BaseApplication):  # type: ignore[misc]
     """gunicorn with our settings; the app is made before the fork and shared by all."""
 
-    def __init__(self, make_app: Callable[[], Flask], options: dict[str, Any]) -> None:
+    def __init__(self, make_app: Callable[[], Flask], options: dict[str, object]) -> None:
         self._make_app = make_app
         self._options = options
         super().__init__()
@@ -154,7 +154,7 @@ def run(
     ``certificate`` and ``key`` are paths of PEM files for TLS of our own. ``make_sentinel`` gives each worker
     process its watcher; its argument is the descriptor of a file that the processes share.
     """
-    options: dict[str, Any] = {
+    options: dict[str, object] = {
         "bind": [bind],
         "worker_class": "gthread",
         "workers": processes,
@@ -208,7 +208,7 @@ def _say_not_taken(number: int, _frame: FrameType | None) -> None:
     log.warning("%s is not taken. SIGTERM ends the dashboard; start it again for another version.", name)
 
 
-def share_memory(_server: Any, _worker: Any) -> None:
+def share_memory(_server: object, _worker: object) -> None:
     """Let the process about to be forked share what stands: what is collected for garbage would be copied.
 
     A stop waits in it until it can take one in, or gunicorn would wait in vain for its end.
@@ -218,18 +218,18 @@ def share_memory(_server: Any, _worker: Any) -> None:
     gc.freeze()
 
 
-def _hooks(make_sentinel: Callable[[int], WebWatcher] | None) -> dict[str, Any]:
+def _hooks(make_sentinel: Callable[[int], WebWatcher] | None) -> dict[str, object]:
     """Return the hooks of gunicorn around each worker process, which has a sentinel of its own."""
     stage = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process lives)
     standing: list[WebWatcher] = []
 
-    def begin(_worker: Any) -> None:
+    def begin(_worker: object) -> None:
         stop_signals.let_in()
         if make_sentinel is not None:
             standing.append(make_sentinel(stage.fileno()))
             standing[-1].start()
 
-    def end(_server: Any, _worker: Any) -> None:
+    def end(_server: object, _worker: object) -> None:
         while standing:
             standing.pop().stop()
 

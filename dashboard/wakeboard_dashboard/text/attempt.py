@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from wakeboard.core.retry import Backoff
 from wakeboard.core.states import FAILURES, Outcome
-from wakeboard_dashboard.text.formats import between
+from wakeboard_dashboard.text.formats import Row, between
 
-Row = Mapping[Any, Any]
 # What is written a moment after it was drawn does not differ from it.
 SLACK = timedelta(seconds=1)
 # A rule has reached its longest delay by then.

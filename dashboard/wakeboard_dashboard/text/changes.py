@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 from wakeboard.core.text.json_equality import same_value
 from wakeboard.core.text.redaction import redact
+from wakeboard_dashboard.text.formats import Row
 
 # The word for a column where its name alone would not say it.
 WORDS = {
@@ -30,7 +30,7 @@ MOST_REMEMBERED, LONGEST_REMEMBERED = 1000, 1000
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.\d+)?(?:\+00:00|Z)")
 
 
-Values = Mapping[str, Any] | None
+Values = Mapping[str, object] | None
 
 
 class _Change:
@@ -67,7 +67,7 @@ def whole(before: Values, after: Values) -> tuple[str, ...]:
     return () if phrases == list(changes(before, after)) else tuple(phrases)
 
 
-def hidden(row: Mapping[Any, Any]) -> dict[str, Any]:
+def hidden(row: Row) -> dict[str, object]:
     """Return a row of the audit log, or the columns of it that were read, as twins give it.
 
     The secrets in what it says are hidden.
@@ -104,7 +104,7 @@ def _all(change: _Change, longest: int) -> list[str]:
 _remembered = lru_cache(MOST_REMEMBERED)(_phrases)
 
 
-def _phrase(key: str, old: Mapping[str, Any], new: Mapping[str, Any], longest: int) -> str:
+def _phrase(key: str, old: Mapping[str, object], new: Mapping[str, object], longest: int) -> str:
     if key in old:
         return f"{_name(key)} {_value(old[key], longest)} → {_value(new[key], longest)}"
     return _name(key) if new[key] is True else f"{_name(key)} {_value(new[key], longest)}"
@@ -114,7 +114,7 @@ def _name(key: str) -> str:
     return WORDS.get(key, key.replace("_", " "))
 
 
-def _value(value: Any, longest: int) -> str:
+def _value(value: object, longest: int) -> str:
     """Return a JSON value as people read it, at most ``longest`` characters."""
     if value is None:
         return "none"

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
-from wakeboard_dashboard.text.formats import number, stopped_at
+from wakeboard_dashboard.text.formats import Row, number, stopped_at
 
 # Before that much of a start has passed, a rate is a guess.
 SETTLED_SECONDS = 2.0
@@ -34,7 +32,7 @@ class Progress:
         return f"{_short(self.per_second * 3600)} an hour"
 
 
-def progress(run: Mapping[Any, Any], told_at: datetime | None) -> Progress | None:
+def progress(run: Row, told_at: datetime | None) -> Progress | None:
     """Return the progress of ``run`` (a row of job_runs), None when its handler told of none.
 
     ``told_at``: when its worker last wrote it down. The rate is that of this start up to then, and the end

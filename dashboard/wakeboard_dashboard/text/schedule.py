@@ -5,16 +5,15 @@ What cannot be read is told as a sentence, never raised: a page must show a brok
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from wakeboard.core.time.cron import Cron, Fire
 from wakeboard.core.time.zones import check_timezone
 from wakeboard.reporting.diagnosis import standstill
 from wakeboard.schedules.next_fires import preview as preview_of
+from wakeboard_dashboard.text.formats import Row
 
 # A page does not wait for a schedule of a far day.
 PREVIEW_SECONDS = 0.5
@@ -47,7 +46,7 @@ def in_words(schedule: str | None) -> str:
         return f"Cannot be read: {wrong}"
 
 
-def state(definition: Mapping[Any, Any]) -> tuple[str, str]:
+def state(definition: Row) -> tuple[str, str]:
     """Return (colour, word) of a definition's badge."""
     if definition["error"]:
         return "failed", "cannot fire"
@@ -58,7 +57,7 @@ def state(definition: Mapping[Any, Any]) -> tuple[str, str]:
     return ("stuck", "overdue") if definition["is_overdue"] else ("succeeded", "on")
 
 
-def standstill_reason(definition: Mapping[Any, Any]) -> str:
+def standstill_reason(definition: Row) -> str:
     """Return ``its type mail is paused``, or what else keeps its runs from starting; empty where they may."""
     why = definition["standstill"]
     return standstill.clause(why, definition["job_type"]) if why else ""

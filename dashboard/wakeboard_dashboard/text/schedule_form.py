@@ -15,7 +15,7 @@ from wakeboard.core.time.cron import read_schedule
 from wakeboard.core.time.durations import LONGEST_SECONDS, LONGEST_TEXT, format_duration, parse_duration
 from wakeboard.core.time.zones import check_timezone
 from wakeboard.queue.definitions import Definition, check_name
-from wakeboard_dashboard.text.formats import pretty
+from wakeboard_dashboard.text.formats import Row, pretty
 
 MISFIRES = ("one", "all", "none")
 OVERLAPS = ("skip", "allow", "wait")
@@ -29,7 +29,7 @@ MOVED = (
 )
 
 
-def texts_of(definition: Mapping[Any, Any]) -> dict[str, str]:
+def texts_of(definition: Row) -> dict[str, str]:
     """Return what the form says before anybody types: secrets of the payload are hidden."""
     return {
         "schedule": definition["schedule"] or "",
@@ -45,7 +45,7 @@ def texts_of(definition: Mapping[Any, Any]) -> dict[str, str]:
     }
 
 
-def read(texts: Mapping[str, str], definition: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+def read(texts: Mapping[str, str], definition: Row) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the values of the fields that ``texts`` names, and by field what is wrong with the others.
 
     What is hidden in the payload is taken from ``definition``.
@@ -151,7 +151,7 @@ def _enabled(text: str) -> bool:
     return words[text.lower()]
 
 
-def _payload(text: str, definition: Mapping[Any, Any]) -> dict[str, Any]:
+def _payload(text: str, definition: Row) -> dict[str, object]:
     try:
         given = json.loads(text or "{}")
     except json.JSONDecodeError as wrong:
@@ -159,11 +159,12 @@ def _payload(text: str, definition: Mapping[Any, Any]) -> dict[str, Any]:
         raise ValueError(f"The payload is not JSON: {wrong.msg} at {where}.") from wrong
     if not isinstance(given, dict):
         raise ValueError('The payload must be a JSON object such as {"invoice_id": 812}.')
-    found: dict[str, Any] = restored(given, definition["payload"])
-    return found
+    payload = restored(given, definition["payload"])
+    assert isinstance(payload, dict)
+    return payload
 
 
-def restored(given: Any, stored: Any, name: str = "") -> Any:
+def restored(given: object, stored: object, name: str = "") -> object:
     """Return ``given``, the value of ``name``, with what was hidden from its reader taken from ``stored``.
 
     Raises ValueError where something hidden has no place in ``stored``, or where it is not sure which.
@@ -194,7 +195,7 @@ def restored(given: Any, stored: Any, name: str = "") -> Any:
     return given
 
 
-def _item(given: list[Any], place: int, shown: Any, old: Any, name: str) -> Any:
+def _item(given: list[object], place: int, shown: object, old: object, name: str) -> object:
     """Return the item at ``place`` of a list; what the word before it hides goes with that word."""
     if not same_json(given[place], shown):
         return restored(given[place], old, name)
@@ -203,7 +204,7 @@ def _item(given: list[Any], place: int, shown: Any, old: Any, name: str) -> Any:
     return old
 
 
-def _hides(value: Any) -> bool:
+def _hides(value: object) -> bool:
     """Whether HIDDEN stands anywhere in ``value``."""
     if isinstance(value, dict):
         return any(_hides(each) for each in value.values())
@@ -212,7 +213,7 @@ def _hides(value: Any) -> bool:
     return isinstance(value, str) and HIDDEN in value
 
 
-def _is_in_place(given: list[Any], shown: list[Any]) -> bool:
+def _is_in_place(given: list[object], shown: list[object]) -> bool:
     """Whether each hidden value of a changed list is sure to stand where it stood as it was ``shown``.
 
     Its length is the same, one item with hidden values differs at most, no item is where another was, and

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 from urllib.parse import parse_qsl, quote, urlencode
+
+from wakeboard_dashboard.text.formats import Row
 
 # {} is the id or name as part of a path.
 PATHS = {
@@ -38,7 +39,7 @@ RESULTS = {
 }
 
 
-def page_of(row: Mapping[Any, Any], served: Callable[[str], bool]) -> str | None:
+def page_of(row: Row, served: Callable[[str], bool]) -> str | None:
     """Return the page of the thing that an audit row is about, None when it has none.
 
     ``served(path)`` tells whether this dashboard has an address.
@@ -60,7 +61,7 @@ def log_of(kind: str, name: object) -> str:
     return "/audit?target=" + quote(f"{kind}:{name}", safe=":")
 
 
-def _view_of(row: Mapping[Any, Any]) -> str | None:
+def _view_of(row: Row) -> str | None:
     """Return the runs of a saved view, as it is now: the row of the log keeps what it asks for."""
     kept = row["after"] or row["before"] or {}
     query = kept.get("query")

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from shlex import quote
-from typing import Any
 
 from wakeboard.core.text.redaction import redact, redact_text
-from wakeboard_dashboard.text.formats import between, utc, visible
+from wakeboard_dashboard.text.formats import Row, between, utc, visible
 
-Row = Mapping[Any, Any]
 # A ticket is read by people: the start of each says what it is.
 LONGEST_ERROR = 2_000
 LONGEST_TRACE = 4_000

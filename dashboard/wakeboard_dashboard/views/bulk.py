@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
 from urllib.parse import urlencode
 
 from flask import Blueprint, Response, abort, g, jsonify, render_template, request
@@ -145,7 +144,7 @@ def _check_verb(verb: str) -> str:
     return verb
 
 
-def _ids(given: Iterable[Any]) -> list[int]:
+def _ids(given: Iterable[object]) -> list[int]:
     """Return the ids in ``given``, each once. Aborts with 400 and a sentence."""
     try:
         ids = list(dict.fromkeys(identifier(str(each)) for each in given))

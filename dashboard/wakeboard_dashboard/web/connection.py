@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 import psycopg
 from flask import Flask, current_app, g, request
@@ -124,7 +123,7 @@ def may_ask_in_passing() -> bool:
 
 
 @contextmanager
-def writing(pool: Pool | None = None) -> Iterator[psycopg.Connection[Any]]:
+def writing(pool: Pool | None = None) -> Iterator[psycopg.Connection]:
     """Yield an autocommit psycopg connection to the primary, for ``wakeboard``'s functions.
 
     It goes back to its pool afterwards, rolled back if its transaction was left open; ``pool``: not that of
@@ -142,7 +141,7 @@ def writing(pool: Pool | None = None) -> Iterator[psycopg.Connection[Any]]:
         if connection.closed:
             borrowed.invalidate()
         else:
-            if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            if connection.info.transaction_status != TransactionStatus.IDLE:
                 connection.rollback()
             connection.autocommit = False
         borrowed.close()
@@ -165,8 +164,9 @@ def _is_whole(connection: Connection) -> bool:
     """Whether no statement of the transaction failed; one that fails as it is prepared must not stay so."""
     if connection.invalidated:
         return False
-    session: Any = connection.connection.driver_connection
-    return bool(session.info.transaction_status == TransactionStatus.INTRANS)
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    return driver.info.transaction_status == TransactionStatus.INTRANS
 
 
 def engines_of(app: Flask, url: str, read_url: str | None, threads: int) -> set[Engine]:

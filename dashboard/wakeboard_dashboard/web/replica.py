@@ -11,7 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
 from flask import Flask, Response, g
@@ -107,8 +106,8 @@ def install(app: Flask) -> None:
 
 def late_seconds() -> float | None:
     """Return how late the replica is that this request read from; None when it is not worth a word."""
-    behind: Any = g.get("behind_seconds")
-    return float(behind) if behind is not None and behind > TOLD_SECONDS else None
+    behind: float | None = g.get("behind_seconds")
+    return behind if behind is not None and behind > TOLD_SECONDS else None
 
 
 def _say(response: Response) -> Response:

@@ -283,14 +283,14 @@ def _connections() -> int:
 
 
 def _begin_statement(
-    _connection: Any, _cursor: Any, _sql: str, _values: Any, context: Any, _many: bool
+    _connection: object, _cursor: object, _sql: str, _values: object, context: Any, _many: bool
 ) -> None:
     if context is not None:
         context.asked_at = time.perf_counter()
 
 
 def _end_statement(
-    _connection: Any, _cursor: Any, _sql: str, _values: Any, context: Any, _many: bool
+    _connection: object, _cursor: object, _sql: str, _values: object, context: Any, _many: bool
 ) -> None:
     if has_app_context() and "measured_from" in g and context is not None:
         g.statements += 1

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, TypeVar
+from typing import TypeVar
 
-View = TypeVar("View", bound=Callable[..., Any])
+View = TypeVar("View", bound=Callable[..., object])
 _MARK = "wakeboard_scope"
 
 
@@ -36,7 +36,7 @@ def scoped(scope: Scope) -> Callable[[View], View]:
     return lambda view: declare(view, scope)
 
 
-def declared(view: Callable[..., Any]) -> Scope | None:
+def declared(view: Callable[..., object]) -> Scope | None:
     """Return the scope that ``view`` was marked with, None when nobody did."""
     found = getattr(view, _MARK, None)
     return found if isinstance(found, Scope) else None

@@ -10,7 +10,6 @@ import re
 import secrets
 from dataclasses import replace
 from ipaddress import ip_address
-from typing import Any
 from urllib.parse import quote, urlencode
 
 from flask import Flask, Response, abort, current_app, g, redirect, render_template, request
@@ -256,11 +255,19 @@ def _cross_site(why: str) -> None:
     raise Forbidden(f"This request came from another site ({why}) and was refused. Use the page itself.")
 
 
-def note(actor: Actor, action: str, target_type: str, target_id: str, **more: Any) -> None:
+def note(
+    actor: Actor,
+    action: str,
+    target_type: str,
+    target_id: str,
+    *,
+    result: str,
+    reason: str | None = None,
+) -> None:
     """Write a refusal to the audit log; a database that is away must not turn it into an error."""
     try:
         with writing() as connection:
-            audit.record(connection, actor, action, target_type, target_id, **more)
+            audit.record(connection, actor, action, target_type, target_id, reason=reason, result=result)
     except Exception:
         log.warning("refusal not audited: %s %s by %s", action, target_id, actor.name, exc_info=True)
 
@@ -286,7 +293,7 @@ def require_role(role: Role) -> None:
         raise Forbidden(f"This needs the role {role.value}; you are {g.actor.name}, {g.actor.role.value}.")
 
 
-def cookie_name(connection: Any) -> str:
+def cookie_name(connection: users.Connection) -> str:
     """Return the session cookie's name; it carries the installation's id because cookies ignore ports."""
     known = known_cookie_name()
     if known is None:
