@@ -35,10 +35,10 @@ def main(bind: str | None, database_url: str | None) -> None:
         encrypted = settings.behind_tls_proxy or settings.certificate is not None
         serve.check_bind(settings.bind, settings.database_url, encrypted=encrypted)
         serve.check_free(settings.bind)
-    except (SettingsError, serve.RefusedBind) as refused:
+    except (SettingsError, serve.BindRefused) as refused:
         click.echo(str(refused), err=True)
         sys.exit(2)
-    except serve.TakenBind as taken:
+    except serve.AddressInUse as taken:
         click.echo(str(taken), err=True)
         sys.exit(1)
     log.configure(settings.log_format, level=settings.log_level, moves=settings.log_moves)
@@ -52,7 +52,7 @@ def main(bind: str | None, database_url: str | None) -> None:
         certificate=settings.certificate,
         key=settings.certificate_key,
         shutdown_seconds=min(10.0, settings.shutdown_seconds),
-        make_sentinel=lambda stage: WebWatcher(url, settings, stage),
+        make_watcher=lambda stage: WebWatcher(url, settings, stage),
     )
 
 

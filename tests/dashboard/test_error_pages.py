@@ -54,7 +54,7 @@ WRONG: list[Callable[[], BaseException]] = [
     lambda: exc.OperationalError("SELECT 1", {}, psycopg.errors.LockNotAvailable("locked")),
     lambda: exc.TimeoutError("pool"),
     lambda: NotFound(),
-    lambda: errors.FoundElsewhere("It is gone.", "/runs", "Runs"),
+    lambda: errors.NotFoundWithLink("It is gone.", "/runs", "Runs"),
     lambda: ValueError("a mistake of ours"),
 ]
 

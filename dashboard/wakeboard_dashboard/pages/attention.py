@@ -21,7 +21,7 @@ from wakeboard.database.db import DatabaseError
 from wakeboard_dashboard.queries import alerts, overview
 from wakeboard_dashboard.queries.attention import OverlongRuns, Troubles, failures_rise, overlong, troubles
 from wakeboard_dashboard.text.verdict import Counts, untold
-from wakeboard_dashboard.web.connection import as_of, may_ask_in_passing, reading
+from wakeboard_dashboard.web.connection import as_of, may_query_for_frame, reading
 
 log = logging.getLogger("wakeboard.web")
 
@@ -104,7 +104,7 @@ def count_for_frame() -> int | None:
     if actor is not None and actor.job_types is not None:
         return None
     last = _last_count()
-    if not may_ask_in_passing():
+    if not may_query_for_frame():
         return last.count
     try:
         if last.at is None or not timedelta() <= as_of() - last.at < COUNT_AGE:

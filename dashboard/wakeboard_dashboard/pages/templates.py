@@ -59,7 +59,7 @@ def install(app: Flask, settings: Settings) -> None:
     environment.globals["static"] = lambda name: f"{files.STATIC}{name}?v={files.fingerprint(folder, name)}"
     server_zone = ZoneInfo(settings.timezone)
     ribbon = _ribbon(settings.environment)
-    app.before_request(lambda: preferences.take_zone(server_zone))
+    app.before_request(lambda: preferences.set_zone(server_zone))
     app.after_request(_forget_toast)
 
     def of_request() -> dict[str, object]:
@@ -71,7 +71,7 @@ def install(app: Flask, settings: Settings) -> None:
             "navigation": navigation.PAGES,
             **{name: preferences.choice(name) for name in preferences.CHOICES},
             "subtitle": navigation.subtitle(request.path),
-            "waiting_toast": responses.waiting_toast(),
+            "pending_toast": responses.read_toast(),
             "section": navigation.section(request.path),
         }
 

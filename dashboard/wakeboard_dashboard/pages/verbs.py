@@ -21,7 +21,7 @@ from wakeboard_dashboard.pages.live import Arguments, Context
 from wakeboard_dashboard.web.connection import writing
 from wakeboard_dashboard.web.not_found import require_existing
 from wakeboard_dashboard.web.params import readable
-from wakeboard_dashboard.web.responses import came_from, local_path, respond, wanted
+from wakeboard_dashboard.web.responses import referring_path, local_path, respond, wanted
 from wakeboard_dashboard.web.scopes import Scope, declare
 from wakeboard_dashboard.web.security import can, require
 
@@ -94,7 +94,7 @@ def _confirm_page(form: VerbForm, arguments: Arguments, error: str | None = None
         "confirm.html",
         verb=form.verb,
         question_text=form.question(**arguments),
-        back=local_path(request.values.get("next")) or came_from() or form.back(**arguments),
+        back=local_path(request.values.get("next")) or referring_path() or form.back(**arguments),
         inputs=form.template,
         error=error,
         typed={name: readable(text) for name, text in request.form.items()} if error else {},
@@ -120,7 +120,7 @@ def _act(form: VerbForm, arguments: Arguments) -> Response:
     if answer.result == "invalid" and is_shown_again:
         return make_response(_confirm_page(form, arguments, answer.message), 400)
     ahead = form.next_path(answer) if form.next_path and answer.ok else None
-    return respond(answer, came_from() or form.back(**arguments), ahead=ahead)
+    return respond(answer, referring_path() or form.back(**arguments), ahead=ahead)
 
 
 def find_refusal(verb: Verb, arguments: Arguments) -> Answer | None:

@@ -34,17 +34,17 @@ log = logging.getLogger("wakeboard.web")
 
 # Where gunicorn's workers say that they live: a slow disk would make them look dead, and a process that is
 # killed between the making of the file and its unlinking leaves it, here until the machine starts again.
-MEMORY = "/dev/shm"
-NOT_TAKEN = (signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU)
+SHARED_MEMORY = "/dev/shm"
+IGNORED_SIGNALS = (signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU)
 # How long whoever listens on our address may take to leave it.
-PATIENCE_SECONDS = 3.0
+WAIT_SECONDS = 3.0
 
 
-class RefusedBind(Exception):
+class BindRefused(Exception):
     """The address may not be listened on as things are; ``str()`` is one line that says what to do."""
 
 
-class TakenBind(Exception):
+class AddressInUse(Exception):
     """Nobody can listen on the address now, which may pass; ``str()`` is one line that says what to do."""
 
 
@@ -60,30 +60,30 @@ def is_loopback(bind: str) -> bool:
 
 
 def check_bind(bind: str, url: str, *, encrypted: bool) -> None:
-    """Raise RefusedBind unless ``bind`` is loopback, or a user exists and TLS is declared (``encrypted``)."""
+    """Raise BindRefused unless ``bind`` is loopback, or a user exists and TLS is declared (``encrypted``)."""
     if is_loopback(bind):
         return
     if not encrypted:
-        raise RefusedBind(
+        raise BindRefused(
             f"Refused to listen on {bind}: passwords would travel in clear. Set WAKEBOARD_CERTIFICATE and "
             "WAKEBOARD_CERTIFICATE_KEY, or WAKEBOARD_BEHIND_TLS_PROXY=1 when a proxy in front does TLS; "
             "or bind 127.0.0.1."
         )
     if not _has_user(url):
-        raise RefusedBind(
+        raise BindRefused(
             f"Refused to listen on {bind}: no user exists. Make one: wakeboard user add NAME --role admin."
         )
 
 
 def check_free(bind: str) -> None:
-    """Raise TakenBind when nobody can listen on ``bind``: somebody does, or the address is not ours.
+    """Raise AddressInUse when nobody can listen on ``bind``: somebody does, or the address is not ours.
 
     Processes of a dashboard that was killed listen until they notice: they are waited for.
     """
-    until = monotonic() + PATIENCE_SECONDS
+    until = monotonic() + WAIT_SECONDS
     while (wrong := _refusal(bind)) is not None:
         if wrong.errno != errno.EADDRINUSE or monotonic() > until:
-            raise TakenBind(
+            raise AddressInUse(
                 f"Cannot listen on {bind}: {wrong.strerror}. Stop what listens there, or choose another "
                 "address: WAKEBOARD_BIND, --bind."
             ) from wrong
@@ -111,7 +111,7 @@ def _has_user(url: str) -> bool:
                 "SELECT EXISTS (SELECT FROM wakeboard.users WHERE disabled_at IS NULL)"
             ).fetchone()
     except (db.DatabaseError, psycopg.Error) as failure:
-        raise RefusedBind(f"Refused to listen beyond loopback: users cannot be read. {failure}") from failure
+        raise BindRefused(f"Refused to listen beyond loopback: users cannot be read. {failure}") from failure
     return bool(row and row[0])
 
 
@@ -147,11 +147,11 @@ def run(
     certificate: Path | None = None,
     key: Path | None = None,
     shutdown_seconds: float = 10,
-    make_sentinel: Callable[[int], WebWatcher] | None = None,
+    make_watcher: Callable[[int], WebWatcher] | None = None,
 ) -> None:
     """Serve until a signal says stop; returns never, gunicorn exits the process.
 
-    ``certificate`` and ``key`` are paths of PEM files for TLS of our own. ``make_sentinel`` gives each worker
+    ``certificate`` and ``key`` are paths of PEM files for TLS of our own. ``make_watcher`` gives each worker
     process its watcher; its argument is the descriptor of a file that the processes share.
     """
     options: dict[str, object] = {
@@ -171,12 +171,12 @@ def run(
         "forwarded_allow_ips": "",
         "limit_request_line": 8190,
         "limit_request_fields": 60,
-        "when_ready": lambda _server: _begin(bind),
+        "when_ready": lambda _server: _report_ready(bind),
     }
-    memory = MEMORY if os.access(MEMORY, os.W_OK) else None
+    memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
     if memory:
         options["worker_tmp_dir"] = memory
-    options |= _hooks(make_sentinel)
+    options |= _hooks(make_watcher)
     if certificate:
         options |= {"certfile": str(certificate), "keyfile": key and str(key)}
     os.register_at_fork(after_in_parent=stop_signals.let_in)
@@ -190,7 +190,7 @@ def run(
             shutil.rmtree(os.environ[FOLDER], ignore_errors=True)
 
 
-def _begin(bind: str) -> None:
+def _report_ready(bind: str) -> None:
     """Say that the dashboard listens, and take only those signals of gunicorn's that fit it.
 
     By SIGUSR2 gunicorn starts a second dashboard beside the first, by SIGTTIN and SIGTTOU, which a shell
@@ -198,17 +198,17 @@ def _begin(bind: str) -> None:
     stop that came before it looked after stops itself.
     """
     stop_signals.leave_if_asked()
-    for number in NOT_TAKEN:
-        signal.signal(number, _say_not_taken)
+    for number in IGNORED_SIGNALS:
+        signal.signal(number, _log_ignored_signal)
     log.info("dashboard listens on %s", bind)
 
 
-def _say_not_taken(number: int, _frame: FrameType | None) -> None:
+def _log_ignored_signal(number: int, _frame: FrameType | None) -> None:
     name = signal.Signals(number).name
     log.warning("%s is not taken. SIGTERM ends the dashboard; start it again for another version.", name)
 
 
-def share_memory(_server: object, _worker: object) -> None:
+def prepare_fork(_server: object, _worker: object) -> None:
     """Let the process about to be forked share what stands: what is collected for garbage would be copied.
 
     A stop waits in it until it can take one in, or gunicorn would wait in vain for its end.
@@ -218,20 +218,20 @@ def share_memory(_server: object, _worker: object) -> None:
     gc.freeze()
 
 
-def _hooks(make_sentinel: Callable[[int], WebWatcher] | None) -> dict[str, object]:
+def _hooks(make_watcher: Callable[[int], WebWatcher] | None) -> dict[str, object]:
     """Return the hooks of gunicorn around each worker process, which has a sentinel of its own."""
     stage = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process lives)
-    standing: list[WebWatcher] = []
+    watchers: list[WebWatcher] = []
 
     def begin(_worker: object) -> None:
         stop_signals.let_in()
-        if make_sentinel is not None:
-            standing.append(make_sentinel(stage.fileno()))
-            standing[-1].start()
+        if make_watcher is not None:
+            watchers.append(make_watcher(stage.fileno()))
+            watchers[-1].start()
 
     def end(_server: object, _worker: object) -> None:
-        while standing:
-            standing.pop().stop()
+        while watchers:
+            watchers.pop().stop()
 
     def forget(_server: Any, worker: Any) -> None:
         from prometheus_client.multiprocess import mark_process_dead
@@ -239,5 +239,5 @@ def _hooks(make_sentinel: Callable[[int], WebWatcher] | None) -> dict[str, objec
         mark_process_dead(worker.pid, os.environ[FOLDER])  # type: ignore[no-untyped-call]
 
     return {
-        "child_exit": forget, "post_worker_init": begin, "pre_fork": share_memory, "worker_exit": end,
+        "child_exit": forget, "post_worker_init": begin, "pre_fork": prepare_fork, "worker_exit": end,
     }  # fmt: skip

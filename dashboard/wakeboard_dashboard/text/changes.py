@@ -49,7 +49,7 @@ class _Change:
         return isinstance(other, _Change) and self.text == other.text
 
 
-def changes(before: Values, after: Values) -> tuple[str, ...]:
+def describe_changes(before: Values, after: Values) -> tuple[str, ...]:
     """Return one phrase per difference, at most MOST and a word for the rest; secrets are hidden.
 
     Without ``after`` nothing was changed, or the thing is gone: the phrases say what it was.
@@ -58,16 +58,16 @@ def changes(before: Values, after: Values) -> tuple[str, ...]:
     return _remembered(change) if len(change.text) <= LONGEST_REMEMBERED else _phrases(change)
 
 
-def whole(before: Values, after: Values) -> tuple[str, ...]:
+def describe_all_changes(before: Values, after: Values) -> tuple[str, ...]:
     """Return the phrases of ``changes``, all and with their values whole; nothing where those are all."""
     change = _Change(before, after)
     if len(change.text) <= LONGEST:
         return ()
     phrases = _all(change, LONGEST_WHOLE)
-    return () if phrases == list(changes(before, after)) else tuple(phrases)
+    return () if phrases == list(describe_changes(before, after)) else tuple(phrases)
 
 
-def hidden(row: Row) -> dict[str, object]:
+def redact_row(row: Row) -> dict[str, object]:
     """Return a row of the audit log, or the columns of it that were read, as twins give it.
 
     The secrets in what it says are hidden.

@@ -13,7 +13,7 @@ NEVER = ("", "never", "none")
 FIELDS = ("until", "until_at")
 
 
-def end_of(text: str, now: datetime, zone: tzinfo) -> datetime | None:
+def parse_end(text: str, now: datetime, zone: tzinfo) -> datetime | None:
     """Return when ``text`` is, in UTC: ``2h`` from ``now``, or an ISO time, in ``zone`` without an offset.
 
     None for nothing and ``never``. Raises ValueError with a sentence.

@@ -48,17 +48,17 @@ class Oddity(NamedTuple):
     sentence: str
 
 
-def oddities(runs: Sequence[LatestRun], timezone: str) -> dict[int, list[Oddity]]:
+def find_oddities(runs: Sequence[LatestRun], timezone: str) -> dict[int, list[Oddity]]:
     """Return by run id what is odd about the runs of one schedule.
 
     ``timezone`` is the schedule's: a time that its clocks show twice is told.
     """
-    repeated = shown_twice([run.scheduled_for for run in runs if run.scheduled_for], timezone)
+    repeated = find_repeated_times([run.scheduled_for for run in runs if run.scheduled_for], timezone)
     found = {run.id: list(_odd(run, repeated)) for run in runs}
     return {run_id: odd for run_id, odd in found.items() if odd}
 
 
-def counted(odd: Mapping[int, Sequence[Oddity]]) -> dict[str, int]:
+def count_oddities(odd: Mapping[int, Sequence[Oddity]]) -> dict[str, int]:
     """Return how many runs are late, overlapping and twice, those that are none left out."""
     words = Counter([word for each in odd.values() for word in dict.fromkeys([one.word for one in each])])
     return {word: words[word] for word in MEANINGS if words[word]}
@@ -71,7 +71,7 @@ def _may_repeat(first_at: datetime, last_at: datetime, zone: tzinfo) -> bool:
     return first_at.astimezone(zone).utcoffset() != last_at.astimezone(zone).utcoffset()
 
 
-def shown_twice(moments: Sequence[datetime], timezone: str) -> dict[datetime, str]:
+def find_repeated_times(moments: Sequence[datetime], timezone: str) -> dict[datetime, str]:
     """Return in words what the clocks of a zone showed at those of ``moments`` that have it in common."""
     zone = zone_of(timezone)
     if not moments or not _may_repeat(min(moments), max(moments), zone):

@@ -140,7 +140,7 @@ add_page(
 )
 
 
-def seconds_of(text: str, now: datetime) -> float:
+def silence_seconds(text: str, now: datetime) -> float:
     """Return the seconds that a silence of ``text`` lasts from ``now``: a duration, or ``morning``.
 
     The morning is the next one in the zone of ``now``. Raises ValueError with a sentence.
@@ -156,7 +156,7 @@ def seconds_of(text: str, now: datetime) -> float:
 def _silence(connection: psycopg.Connection, actor: Actor, reason: str | None, rule_id: int) -> Answer:
     given = read_body().get("for", "").strip() or "1h"
     try:
-        seconds = seconds_of(given, as_of().astimezone(g.zone))
+        seconds = silence_seconds(given, as_of().astimezone(g.zone))
     except ValueError as wrong:
         abort(400, str(wrong))
     return alerts.silence(connection, rule_id, seconds, actor, reason)

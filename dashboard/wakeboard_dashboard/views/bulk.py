@@ -48,7 +48,7 @@ def show_preview(verb: str) -> str:
         "confirm.html",
         verb=action,
         question_text=words.ASKS[verb].format(runs=plural(len(ids), "run")),
-        back=responses.local_path(request.args.get("next")) or responses.came_from() or "/runs",
+        back=responses.local_path(request.args.get("next")) or responses.referring_path() or "/runs",
         inputs="runs/_selected.html",
         ids=ids,
         preview=bulk_by_filter.preview_runs(verb, ids),
@@ -96,7 +96,7 @@ def act(verb: str) -> Response:
     if responses.wanted() != "json":
         # Who is told to try again need not look for the runs: those that were moved are “already so”.
         is_over = all(answer.result != "locked" for answer in answers)
-        return responses.respond(summary, responses.came_from() or "/runs", clear_selection=is_over)
+        return responses.respond(summary, responses.referring_path() or "/runs", clear_selection=is_over)
     counts = Counter(answer.result for answer in answers)
     details = {
         "done": counts["done"],

@@ -16,7 +16,7 @@ from wakeboard.queue import Answer
 from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.pages.navigation import PAGES
 from wakeboard_dashboard.pages.verbs import add_verb
-from wakeboard_dashboard.web.connection import may_ask_in_passing, reading
+from wakeboard_dashboard.web.connection import may_query_for_frame, reading
 
 blueprint = Blueprint("demo", __name__)
 
@@ -109,7 +109,7 @@ def _has_shop() -> bool:
     known: tuple[bool, float] | None = current_app.extensions.get("wakeboard_has_shop")
     if known and (known[0] or monotonic() - known[1] < LOOK_SECONDS):
         return known[0]
-    if not may_ask_in_passing():
+    if not may_query_for_frame():
         return False
     found = reading().exec_driver_sql("SELECT to_regclass('shop.mails') IS NOT NULL").scalar_one()
     current_app.extensions["wakeboard_has_shop"] = (bool(found), monotonic())

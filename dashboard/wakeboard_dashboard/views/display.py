@@ -12,7 +12,7 @@ from wakeboard_dashboard.text.formats import local
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of
 from wakeboard_dashboard.web.preferences import CHOICES, YEAR_SECONDS, is_zone, zones
-from wakeboard_dashboard.web.responses import came_from, local_path, see_other
+from wakeboard_dashboard.web.responses import referring_path, local_path, see_other
 
 blueprint = Blueprint("display", __name__)
 
@@ -21,7 +21,7 @@ blueprint = Blueprint("display", __name__)
 def show_choices() -> str:
     """Show the form: theme, rows, times and their zone."""
     params.refuse_unknown({"next": params.TEXT})
-    back = local_path(request.args.get("next")) or came_from() or "/"
+    back = local_path(request.args.get("next")) or referring_path() or "/"
     names = dict.fromkeys((*zones(), str(g.zone)))
     return render_template(
         "display.html",

@@ -55,7 +55,7 @@ def _due(text: str) -> datetime | None:
     try:
         if text.lower() in ends.NEVER[1:]:
             raise ValueError(text)
-        return ends.end_of(text, as_of(), g.zone)
+        return ends.parse_end(text, as_of(), g.zone)
     except ValueError:
         abort(
             400,

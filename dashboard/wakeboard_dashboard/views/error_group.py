@@ -17,7 +17,7 @@ from wakeboard_dashboard.queries import errors, groups, runs
 from wakeboard_dashboard.queries.errors import FailureWindow
 from wakeboard_dashboard.queries.groups import ErrorGroupRow
 from wakeboard_dashboard.queries.runs import Payloads
-from wakeboard_dashboard.text.changes import hidden
+from wakeboard_dashboard.text.changes import redact_row
 from wakeboard_dashboard.text.formats import number
 from wakeboard_dashboard.views import errors as errors_page
 from wakeboard_dashboard.views import runs as runs_page
@@ -139,7 +139,7 @@ def find_group_workers(fingerprint: str) -> Context:
     }
 
 
-def kept_group(fingerprint: str) -> ErrorGroupRow:
+def require_group(fingerprint: str) -> ErrorGroupRow:
     """Return the group of ``fingerprint``; a page says so where there is none."""
     found = groups.one(reading(), read(fingerprint))
     if found is None:
@@ -154,7 +154,7 @@ def _unknown(fingerprint: str) -> NoReturn:
 def _shown(fingerprint: str) -> ErrorGroupRow:
     """Return the group that this request is about, read once."""
     if "error_group" not in g:
-        g.error_group = kept_group(fingerprint)
+        g.error_group = require_group(fingerprint)
     found: ErrorGroupRow = g.error_group
     return found
 
@@ -249,7 +249,7 @@ def group_twin(context: Context) -> Json:
         ],
         "workers_capped": context["is_workers_cut"],
         "newest": failures.newest_items(context["newest"]),
-        "audit": [hidden(row) for row in context["acts"]],
+        "audit": [redact_row(row) for row in context["acts"]],
         **context["rows"].twin(runs_page.item),
     }
 

@@ -12,8 +12,8 @@ from wakeboard.queue import errors as moves
 from wakeboard_dashboard.pages import bulk_by_filter, failures
 from wakeboard_dashboard.pages.verbs import add_verb, read_body, refuse_unknown_fields
 from wakeboard_dashboard.queries import groups
-from wakeboard_dashboard.views.alerts import seconds_of
-from wakeboard_dashboard.views.error_group import ONE, capped, kept_group
+from wakeboard_dashboard.views.alerts import silence_seconds
+from wakeboard_dashboard.views.error_group import ONE, capped, require_group
 from wakeboard_dashboard.web import params, responses
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.security import require
@@ -49,7 +49,7 @@ def _seconds(lasts: str, until: str) -> float:
         )
     now = as_of().astimezone(g.zone)
     if lasts:
-        return seconds_of(lasts, now)
+        return silence_seconds(lasts, now)
     try:
         moment = params.moment(until, g.zone).absolute
     except ValueError:
@@ -60,7 +60,7 @@ def _seconds(lasts: str, until: str) -> float:
 
 
 def _title(fingerprint: str) -> str:
-    kept = kept_group(fingerprint)
+    kept = require_group(fingerprint)
     return f"{kept.error_code} of {kept.job_type}"
 
 
@@ -75,7 +75,7 @@ add_verb(
     ),
     back=lambda fingerprint: f"/errors/{fingerprint}",
     template="errors/_mute.html",
-    context=lambda fingerprint: {"mutes": MUTES, "group": kept_group(fingerprint)},
+    context=lambda fingerprint: {"mutes": MUTES, "group": require_group(fingerprint)},
     fields=("for", "until"),
 )
 add_verb(
@@ -93,7 +93,7 @@ def retry(fingerprint: str) -> Response | str:
     """Lead a person to the preview of a retry of the group's failing runs; begin it for a program."""
     verb = VERBS["error.retry"]
     require(verb)
-    kept = kept_group(fingerprint)
+    kept = require_group(fingerprint)
     if request.method == "GET":
         standing = groups.standing(reading(), kept.id, FAILING)
         dead, failed = (standing[status.value] for status in (Status.DEAD, Status.FAILED))

@@ -14,7 +14,7 @@ from wakeboard.reporting.filters.values import FilterError
 from wakeboard.reporting.hourly_rollups import STATISTICS_DAYS
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.pages import failures
-from wakeboard_dashboard.pages.form_errors import mending
+from wakeboard_dashboard.pages.form_errors import with_times_form
 from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.queries import errors
 from wakeboard_dashboard.queries.night import Night
@@ -91,7 +91,7 @@ def find_night() -> Context:
         "key": failures.key,
         "runs_link": failures.runs_link,
         "error_link": failures.link,
-        "spell": audit_page.spell,
+        "describe_row": audit_page.describe_row,
         "reasons": REASONS,
         "overlaps": OVERLAPS,
         "bounds": BOUNDS,
@@ -191,7 +191,7 @@ add_page(
     blueprint,
     PATH,
     "night/page.html",
-    mending(
+    with_times_form(
         find_night,
         PATH,
         "What happened",

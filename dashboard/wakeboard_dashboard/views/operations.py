@@ -50,7 +50,7 @@ def find_operations() -> Context:
     }
 
 
-def _found(operation_id: int) -> RowMapping:
+def _require_operation(operation_id: int) -> RowMapping:
     """Return the operation; the parts of its page share one look at it."""
     if "operation" not in g:
         g.operation = operations.one(reading(), operation_id)
@@ -62,14 +62,14 @@ def _found(operation_id: int) -> RowMapping:
 
 def find_facts(operation_id: int) -> Context:
     """Return what was asked for, and how far that is known: its canary, its end."""
-    found = _found(operation_id)
+    found = _require_operation(operation_id)
     return {"operation": found, "line": line_of(found), "query": query_of(found), "words": words}
 
 
 def find_operation(operation_id: int) -> Context:
     """Return an operation and the runs of it that the address asks for."""
     filters = params.from_request(FIELDS_OF_ONE)
-    found = _found(operation_id)
+    found = _require_operation(operation_id)
     is_bad, sentence = words.sentence(dict(found), as_of(), is_alive=operations.is_somebody_alive(reading()))
     return {
         "operation": found,

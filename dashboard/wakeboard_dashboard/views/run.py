@@ -23,7 +23,7 @@ from wakeboard_dashboard.queries import audit, leases
 from wakeboard_dashboard.queries import run as query
 from wakeboard_dashboard.queries.attention import is_overlong, usual_paces
 from wakeboard_dashboard.text.attempt import after
-from wakeboard_dashboard.text.changes import hidden
+from wakeboard_dashboard.text.changes import redact_row
 from wakeboard_dashboard.text.formats import pretty, visible
 from wakeboard_dashboard.text.progress import Progress, progress
 from wakeboard_dashboard.text.ticket import commands, markdown
@@ -41,7 +41,7 @@ LONGEST_JSON = 4_000
 MOST_WHOLE = 5
 
 
-def _found(run_id: int) -> RowMapping:
+def _require_run(run_id: int) -> RowMapping:
     """Return the run that this request is about, read once; its payload where the whole page is asked for."""
     if "run" not in g:
         g.run = query.one(reading(), run_id, payload=not request.path.startswith(FRAGMENTS))
@@ -69,7 +69,7 @@ def _waiting(run: RowMapping) -> tuple[dict[str, int], list[Reason]]:
 
 def find_run(run_id: int) -> Context:
     """Return the run, why it stands as it does, and what may be done with it."""
-    run = _found(run_id)
+    run = _require_run(run_id)
     obstacles, reasons = _waiting(run)
     is_stuck = bool(run["is_stuck"])
     is_running = run["status"] == Status.RUNNING
@@ -112,7 +112,7 @@ def _payload_shown(payload: Any) -> Context:
 
 def find_attempts(run_id: int) -> Context:
     """Return what was tried, newest first, and what the running attempt prints."""
-    run, ended = _found(run_id), _attempts_of(run_id)
+    run, ended = _require_run(run_id), _attempts_of(run_id)
     is_running = run["status"] == Status.RUNNING
     return {
         "run": run,
@@ -127,7 +127,7 @@ def find_attempts(run_id: int) -> Context:
 
 def find_relatives(run_id: int) -> Context:
     """Return what the run did once, where it came from, what came of it, and how to share it."""
-    run, address = _found(run_id), f"{request.host_url}runs/{run_id}"
+    run, address = _require_run(run_id), f"{request.host_url}runs/{run_id}"
     sentences = [reason.say() for reason in _waiting(run)[1]]
     return {
         "run": run,
@@ -157,7 +157,7 @@ def _lineage(run: RowMapping) -> Context:
 
 def find_audit(run_id: int) -> Context:
     """Return what people asked of this run."""
-    _found(run_id)
+    _require_run(run_id)
     return {"rows": audit.of_one(reading(), "run", str(run_id), most=query.MOST_SHOWN)}
 
 
@@ -200,7 +200,7 @@ def run_twin(context: Context) -> Json:
         "descendants": [row["id"] for row in kin["again"]],
         "enqueued": [row["id"] for row in kin["made"]],
         "slots": {place: row["id"] for place, row in kin["around"].items() if place != "origin"},
-        "audit": [hidden(row) for row in find_audit(run["id"])["rows"]],
+        "audit": [redact_row(row) for row in find_audit(run["id"])["rows"]],
     }
 
 
@@ -251,14 +251,14 @@ def _lease(context: Context) -> Json | None:
 
 def find_payload(run_id: int) -> Context:
     """Return the whole payload as JSON, secrets hidden."""
-    run = _found(run_id)
+    run = _require_run(run_id)
     shown = redact(run["payload"])
     return {"run": run, "payload": shown}
 
 
 def find_attempt(run_id: int, lease_epoch: int) -> Context:
     """Return one ended attempt with all it said."""
-    run, attempt = _found(run_id), query.attempt(reading(), run_id, lease_epoch)
+    run, attempt = _require_run(run_id), query.attempt(reading(), run_id, lease_epoch)
     if attempt is None:
         abort(404, f"Run {run_id} has no ended attempt under the lease epoch {lease_epoch}.")
     return {"run": run, "attempt": attempt}

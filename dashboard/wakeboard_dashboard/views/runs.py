@@ -206,7 +206,7 @@ def _payload(row: RowMapping) -> object:
 
 
 @blueprint.get("/runs/find")
-def from_line() -> Response:
+def redirect_from_line() -> Response:
     """Send the operator from a typed line and the controls beside it to the address that means them;
     ``#48210`` goes to that run.
 

@@ -32,7 +32,7 @@ ONE = f"{PATH}/<name>"
 EDIT = VERBS["schedule.edit"]
 
 
-def one(connection: Connection, name: str) -> RowMapping:
+def require_definition(connection: Connection, name: str) -> RowMapping:
     """Return the definition ``name`` with the version that an edit guards. Answers 404 when there is none."""
     statement = select(job_definitions, literal_column(editing.VERSION).label("version"))
     found = connection.execute(statement.where(job_definitions.c.name == name)).mappings().one_or_none()
@@ -47,28 +47,28 @@ def edit(name: str) -> Response:
     require(EDIT)
     if request.method == "GET":
         params.refuse_unknown({"next": params.TEXT, "reason": params.TEXT})
-        definition = one(reading(), name)
-        return _shown(
+        definition = require_definition(reading(), name)
+        return _form_page(
             definition, form.texts_of(definition) | {"reason": request.args.get("reason", "")[:500]}
         )
     refuse_unknown_fields(*form.FIELDS, "version")
-    definition, texts = one(reading(), name), texts_sent()
+    definition, texts = require_definition(reading(), name), read_texts()
     values, errors = form.read(texts, definition)
     if "preview" in texts and wanted() == "page":
-        return _shown(definition, texts, errors, seen=texts.get("version"), is_preview=True)
+        return _form_page(definition, texts, errors, seen=texts.get("version"), is_preview=True)
     if wanted() == "page" and texts.get("version", definition["version"]) != definition["version"]:
-        return _shown(definition, texts, sentence=editing.CHANGED.format(name), code=409)
+        return _form_page(definition, texts, sentence=editing.CHANGED.format(name), code=409)
     if errors:
-        return _refused(definition, texts, errors)
+        return _invalid(definition, texts, errors)
     reason = texts.get("reason", "").strip()[:500] or None
     with writing() as connection:
         answer = editing.edit(connection, name, values, g.actor, reason, version=texts.get("version") or None)
     if answer.result in ("forbidden", "invalid") and wanted() == "page":
-        return _unsaved(name, texts, answer)
+        return _conflict_page(name, texts, answer)
     return respond(answer, f"{PATH}/{name}")
 
 
-def texts_sent() -> dict[str, str]:
+def read_texts() -> dict[str, str]:
     """Return what was sent: a form's texts, or a JSON object whose payload may be an object of its own."""
     given = dict(read_body())
     sent = request.get_json(silent=True) if request.is_json else None
@@ -80,9 +80,9 @@ def texts_sent() -> dict[str, str]:
     return given
 
 
-def _refused(definition: RowMapping, texts: Mapping[str, str], errors: Mapping[str, str]) -> Response:
+def _invalid(definition: RowMapping, texts: Mapping[str, str], errors: Mapping[str, str]) -> Response:
     if wanted() == "page":
-        return _shown(definition, texts, errors, seen=texts.get("version"), code=400)
+        return _form_page(definition, texts, errors, seen=texts.get("version"), code=400)
     message = " ".join(errors.values())
     response = jsonify({"id": definition["name"], "status": None, "changed": False, "message": message,
                         "errors": errors})  # fmt: skip
@@ -90,15 +90,15 @@ def _refused(definition: RowMapping, texts: Mapping[str, str], errors: Mapping[s
     return response
 
 
-def _unsaved(name: str, texts: Mapping[str, str], answer: Answer) -> Response:
+def _conflict_page(name: str, texts: Mapping[str, str], answer: Answer) -> Response:
     """Show the form again, beside what the schedule says now: saving once more replaces that."""
     # The request's own transaction began before the other edit was committed.
     with database().primary.connect() as connection:
-        definition = one(connection, name)
-    return _shown(definition, texts, sentence=answer.message, code=answer.http_status)
+        definition = require_definition(connection, name)
+    return _form_page(definition, texts, sentence=answer.message, code=answer.http_status)
 
 
-def _shown(
+def _form_page(
     definition: RowMapping,
     texts: Mapping[str, str],
     errors: Mapping[str, str] | None = None,
@@ -130,9 +130,9 @@ def _shown(
     return make_response(html, code)
 
 
-def _removing(name: str) -> str:
+def _removal_question(name: str) -> str:
     """Return the question before a removal, which says what becomes of the runs that wait."""
-    definition = one(reading(), name)
+    definition = require_definition(reading(), name)
     behind = definitions.left_behind(definition["job_type"], schedules.waiting(reading(), definition["id"]))
     said = f"Remove schedule {name}? It fires no more; its runs and their history stay. {behind}"
     return said.rstrip()
@@ -143,6 +143,6 @@ add_verb(
     f"{ONE}/remove",
     "schedule.remove",
     lambda connection, actor, reason, name: definitions.remove(connection, name, actor, reason),
-    question=_removing,
+    question=_removal_question,
     back=lambda name: PATH,
 )

@@ -20,13 +20,13 @@ from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import audit, schedules
 from wakeboard_dashboard.queries.keyset import Rows
 from wakeboard_dashboard.text import schedule as words
-from wakeboard_dashboard.text.changes import changes, hidden, whole
-from wakeboard_dashboard.text.oddities import MEANINGS, LatestRun, counted, oddities
+from wakeboard_dashboard.text.changes import describe_changes, redact_row, describe_all_changes
+from wakeboard_dashboard.text.oddities import MEANINGS, LatestRun, count_oddities, find_oddities
 from wakeboard_dashboard.text.questions import format_question
-from wakeboard_dashboard.views.audit import word_of
+from wakeboard_dashboard.views.audit import action_label
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
-from wakeboard_dashboard.web.errors import FoundElsewhere
+from wakeboard_dashboard.web.errors import NotFoundWithLink
 from wakeboard_dashboard.web.not_found import missing
 
 blueprint = Blueprint("schedules", __name__)
@@ -74,8 +74,8 @@ def find_schedules() -> Context:
 
 def _strip(runs: Sequence[LatestRun], timezone: str, zone: tzinfo) -> Strip:
     """Return what ``runs`` of a schedule in ``timezone`` are to a reader in ``zone``."""
-    odd = oddities(runs, timezone)
-    return Strip(marks(runs, odd, zone), runs[-1], counted(odd))
+    odd = find_oddities(runs, timezone)
+    return Strip(marks(runs, odd, zone), runs[-1], count_oddities(odd))
 
 
 def pauses(definitions: Sequence[RowMapping]) -> dict[str, RowMapping]:
@@ -109,7 +109,7 @@ def schedules_twin(context: Context) -> Json:
     return rows.twin(item)
 
 
-def _found(name: str) -> RowMapping:
+def _require_schedule(name: str) -> RowMapping:
     """Return the definition; the parts of its page, each with a query of its own, share one look at it."""
     if "definition" not in g:
         g.definition = schedules.one(reading(), name)
@@ -117,7 +117,7 @@ def _found(name: str) -> RowMapping:
     if definition is None:
         if schedules.was_removed(reading(), name):
             runs = f"/runs?schedule={name}"
-            raise FoundElsewhere(
+            raise NotFoundWithLink(
                 f"Schedule “{name}” was removed. Its runs are kept: {runs}", runs, "Its runs"
             )
         abort(404, missing("schedule", name))
@@ -126,7 +126,7 @@ def _found(name: str) -> RowMapping:
 
 def find_schedule(name: str) -> Context:
     """Return one definition."""
-    definition = _found(name)
+    definition = _require_schedule(name)
     return {
         "definition": definition,
         "words": words,
@@ -150,28 +150,28 @@ def _said_in_code(definition: RowMapping) -> str | None:
 
 def find_fires(name: str) -> Context:
     """Return the next fires of one definition: when, and what is odd about them."""
-    definition = _found(name)
+    definition = _require_schedule(name)
     found = words.preview(definition["schedule"], definition["timezone"], as_of())
     return {"definition": definition, "fires": found, "words": words}
 
 
 def find_history(name: str) -> Context:
     """Return the latest runs of one definition and the fires it missed."""
-    definition = _found(name)
+    definition = _require_schedule(name)
     latest = schedules.latest_runs(reading(), [definition["id"]]).get(definition["id"], ())
     return {
         "definition": definition,
         "runs": schedules.runs_of(reading(), definition["id"]),
         "missed": schedules.missed_of(reading(), definition["id"]),
         "most_missed": schedules.CAP,
-        "odd": oddities(latest, definition["timezone"]),
+        "odd": find_oddities(latest, definition["timezone"]),
         "words": words,
     }
 
 
 def find_missed(name: str) -> Context:
     """Return a page of the fires that one definition missed."""
-    definition = _found(name)
+    definition = _require_schedule(name)
     filters = params.from_request()
     rows = schedules.missed_page(reading(), definition["id"], filters)
     return {"definition": definition, "filters": filters, "rows": rows, "words": words}
@@ -179,13 +179,13 @@ def find_missed(name: str) -> Context:
 
 def find_audit(name: str) -> Context:
     """Return what people did to one definition."""
-    definition = _found(name)
+    definition = _require_schedule(name)
     return {
         "definition": definition,
         "rows": audit.of_one(reading(), "schedule", name),
-        "changes": changes,
-        "whole": whole,
-        "word_of": word_of,
+        "describe_changes": describe_changes,
+        "describe_all_changes": describe_all_changes,
+        "action_label": action_label,
     }
 
 
@@ -219,7 +219,7 @@ def schedule_twin(context: Context) -> Json:
             }
             for row in history["runs"]
         ],
-        "audit": [hidden(row) for row in audit.of_one(reading(), "schedule", definition["name"])],
+        "audit": [redact_row(row) for row in audit.of_one(reading(), "schedule", definition["name"])],
     }
 
 

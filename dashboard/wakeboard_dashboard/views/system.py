@@ -23,8 +23,8 @@ from wakeboard.reporting import heartbeats
 from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.queries import system, workers
 from wakeboard_dashboard.text import formats
-from wakeboard_dashboard.web.connection import as_of, database, looking, reading
-from wakeboard_dashboard.web.replica import TOLD_SECONDS
+from wakeboard_dashboard.web.connection import as_of, database, open_snapshot, reading
+from wakeboard_dashboard.web.replica import SHOWN_SECONDS
 from wakeboard_dashboard.web.request_metrics import PageMetrics, request_metrics
 
 blueprint = Blueprint("system", __name__)
@@ -111,7 +111,7 @@ def find_server() -> Context:
 def pages_replica() -> Context:
     """Return how the replica stands that pages are read from; ``error`` says why it does not answer."""
     try:
-        with looking(database().pages) as connection:
+        with open_snapshot(database().pages) as connection:
             row = dict(system.follower(connection))
             row["behind_seconds"] = database().follower.look(connection, database().primary)
             return row | {"error": None}
@@ -197,7 +197,7 @@ def warnings(found: Context) -> Iterator[str]:
         )
     if follower is not None and follower["error"]:
         yield f"The replica that pages are read from does not answer: {follower['error']}"
-    elif follower is not None and (follower["behind_seconds"] or 0) > TOLD_SECONDS:
+    elif follower is not None and (follower["behind_seconds"] or 0) > SHOWN_SECONDS:
         yield f"Pages are read from a replica that is {formats.duration(follower['behind_seconds'])} behind."
     if (server["connections"] or 0) > FEW_CONNECTIONS_LEFT * server["max_connections"]:
         yield (

@@ -173,7 +173,7 @@ def _end_of_pause() -> datetime | None:
     """Return the end that the request brings, None for none. Answers 400 when it cannot be read."""
     given = read_body()
     try:
-        return ends.end_of(given.get("until_at", "") or given.get("until", ""), as_of(), g.zone)
+        return ends.parse_end(given.get("until_at", "") or given.get("until", ""), as_of(), g.zone)
     except ValueError as error:
         abort(400, str(error))
 

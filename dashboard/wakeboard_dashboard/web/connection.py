@@ -40,7 +40,7 @@ class Database:
 
     primary: Engine
     pages: Engine
-    follower: replica.Follower = field(default_factory=replica.Follower)
+    follower: replica.ReplicationLag = field(default_factory=replica.ReplicationLag)
 
     @classmethod
     def of(cls, url: str, read_url: str | None, pool_size: int) -> Database:
@@ -90,7 +90,7 @@ def reading() -> Connection:
     if "reading" not in g:
         on_primary = FRESH_COOKIE in request.cookies or request.blueprint in ON_PRIMARY
         engine = database().primary if on_primary else database().pages
-        g.reading = looking(engine)
+        g.reading = open_snapshot(engine)
         try:
             g.as_of = g.reading.execute(_NOW).scalar_one()
             if engine is not database().primary:
@@ -104,7 +104,7 @@ def reading() -> Connection:
     return connection
 
 
-def looking(engine: Engine) -> Connection:
+def open_snapshot(engine: Engine) -> Connection:
     """Return a connection of ``engine`` that reads one state of the database; a replica takes no other."""
     return engine.connect().execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
@@ -117,7 +117,7 @@ def as_of() -> datetime:
     return moment
 
 
-def may_ask_in_passing() -> bool:
+def may_query_for_frame() -> bool:
     """Return whether the frame of a page may ask something too: the page has read, and is no error page."""
     return "reading" in g and "is_error" not in g and _is_whole(g.reading)
 

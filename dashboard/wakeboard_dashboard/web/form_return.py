@@ -13,7 +13,7 @@ from flask import current_app, request
 from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import HTTPException
 
-from wakeboard_dashboard.web.responses import came_from
+from wakeboard_dashboard.web.responses import referring_path
 
 # What every question takes from its address: where to go afterwards, which runs, and why.
 QUESTION = ("next", "run")
@@ -39,7 +39,7 @@ class ReturnAddress:
 def back() -> ReturnAddress:
     """Return the way to the form of this request, else to the page that it came from; without the reason."""
     address = _address(QUESTION) if _is_shown() else None
-    return ReturnAddress(address, asks=True) if address else ReturnAddress(came_from() or "/")
+    return ReturnAddress(address, asks=True) if address else ReturnAddress(referring_path() or "/")
 
 
 def with_reason() -> ReturnAddress:
@@ -77,7 +77,7 @@ def path() -> str:
 def _address(names: tuple[str, ...]) -> str | None:
     """Return the address of this request with what its form says of ``names``; None when it is too long."""
     given = {name: texts for name in names if (texts := [text for text in sent().getlist(name) if text])}
-    came = came_from()
+    came = referring_path()
     if "next" not in (*given, *request.args) and came and urlsplit(came).path != path():
         given["next"] = [came]
     kept = [pair for pair in request.args.items(multi=True) if pair[0] not in (*given, REASON)]

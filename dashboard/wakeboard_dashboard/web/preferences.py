@@ -44,7 +44,7 @@ def zone() -> ZoneInfo | None:
     return ZoneInfo(chosen) if is_zone(chosen) else None
 
 
-def take_zone(usual: ZoneInfo) -> None:
+def set_zone(usual: ZoneInfo) -> None:
     """Let the request show times in the zone that its browser chose, or in the ``usual`` one."""
     g.zone = zone() or usual
     HERE.set(g.zone)

@@ -21,7 +21,7 @@ from wakeboard.core.text.sanitize import first_line
 log = logging.getLogger("wakeboard.web")
 
 # Pages are two seconds old as a rule; a replica may add as much again before anybody is told.
-TOLD_SECONDS = 5
+SHOWN_SECONDS = 5
 LOOK_SECONDS = 1.0
 TRAVEL_SECONDS = 0.1
 REMEMBERED = 900
@@ -35,7 +35,7 @@ SELECT CASE WHEN pg_is_in_recovery() THEN (pg_last_wal_replay_lsn() - '0/0'::pg_
 """
 
 
-class Follower:
+class ReplicationLag:
     """Where the primary's log was when, as one process saw it; ``clock`` gives seconds that only grow."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -76,7 +76,7 @@ class Follower:
         if self.is_due():
             self._ask(primary)
         behind = self.behind(*replica.exec_driver_sql(REPLAYED).one())
-        if behind is not None and behind > TOLD_SECONDS and self._is_news():
+        if behind is not None and behind > SHOWN_SECONDS and self._is_news():
             # In a quiet house the first change looks as old as the quiet before it, while it travels.
             time.sleep(TRAVEL_SECONDS)
             behind = self.behind(*replica.exec_driver_sql(REPLAYED).one())
@@ -107,7 +107,7 @@ def install(app: Flask) -> None:
 def late_seconds() -> float | None:
     """Return how late the replica is that this request read from; None when it is not worth a word."""
     behind: float | None = g.get("behind_seconds")
-    return behind if behind is not None and behind > TOLD_SECONDS else None
+    return behind if behind is not None and behind > SHOWN_SECONDS else None
 
 
 def _say(response: Response) -> Response:

@@ -60,7 +60,7 @@ def is_ours(address: SplitResult) -> bool:
     return is_public or address.netloc == request.host
 
 
-def came_from() -> str | None:
+def referring_path() -> str | None:
     """Return the path of the page on this site that the request was sent from."""
     parts = parts_of(request.referrer or "")
     if not is_ours(parts):
@@ -136,7 +136,7 @@ def _packed(tone: str, message: str) -> bytes:
     return json.dumps([tone, message], ensure_ascii=False).encode("utf-8", "replace")
 
 
-def waiting_toast() -> tuple[str, str] | None:
+def read_toast() -> tuple[str, str] | None:
     """Return (tone, message) that the last 303 left for this page, if any."""
     try:
         tone, message = json.loads(urlsafe_b64decode(request.cookies.get(TOAST_COOKIE, "").encode()))
