@@ -20,7 +20,7 @@ from wakeboard.alerts.finding import Finding
 from wakeboard.database.db import DatabaseError
 from wakeboard_dashboard.queries import alerts, overview
 from wakeboard_dashboard.queries.attention import OverlongRuns, Troubles, failures_rise, overlong, troubles
-from wakeboard_dashboard.text.verdict import Counts, untold
+from wakeboard_dashboard.text.verdict import Counts, other_rules
 from wakeboard_dashboard.web.connection import as_of, may_query_for_frame, reading
 
 log = logging.getLogger("wakeboard.web")
@@ -54,7 +54,7 @@ class AttentionState:
     @property
     def count(self) -> int:
         """How many things need a person: ``Counts.attention``, rising failures, and other firing rules."""
-        return self.counts.attention + self.rising.firing + len(untold(self.counts, self.rising, self.firing))
+        return self.counts.attention + self.rising.firing + len(other_rules(self.counts, self.rising, self.firing))
 
 
 def read_by_type() -> Troubles:

@@ -49,12 +49,12 @@ class FragmentCache:
         """Return the rendering; None asks the caller to make one and to ``keep`` it."""
         now = monotonic()
         with self._lock:
-            found = self._renderings.get(key)
-            if found is not None:
-                age = now - found.made_at
+            rendering = self._renderings.get(key)
+            if rendering is not None:
+                age = now - rendering.made_at
                 is_renewed = now - self._renewals.get(key, -self._seconds) < self._seconds
                 if age < self._seconds or (is_renewed and age < self._seconds + LATE_SECONDS):
-                    return found
+                    return rendering
             self._renewals[key] = now
             return None
 

@@ -57,8 +57,8 @@ class Page:
 
     def fragment(self, name: str) -> tuple[str, Query]:
         """Return the template of fragment ``name`` and the query that fills it."""
-        found = self.fragments[name]
-        return (found, self.query) if isinstance(found, str) else found
+        fragment = self.fragments[name]
+        return (fragment, self.query) if isinstance(fragment, str) else fragment
 
 
 def add_page(
@@ -153,10 +153,10 @@ def _csv(page: Page, arguments: Arguments) -> Response:
 
 def _note_export(count: int) -> None:
     """Write down who takes how many rows out, and by which filter; where that fails, nothing goes out."""
-    asked = [f"{name}={redact({name: text})[name]}" for name, text in request.args.items(multi=True)]
-    filtered = {"filter": "&".join(asked)[:LONGEST_FILTER]} if asked else {}
+    filters = [f"{name}={redact({name: text})[name]}" for name, text in request.args.items(multi=True)]
+    details = {"filter": "&".join(filters)[:LONGEST_FILTER]} if filters else {}
     with writing() as connection:
-        audit.record(connection, g.actor, "export", "page", request.path, after={"rows": count} | filtered)
+        audit.record(connection, g.actor, "export", "page", request.path, after={"rows": count} | details)
 
 
 def _lines(columns: Sequence[str], items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -192,7 +192,7 @@ def live(fragment: str, element: str = "div", *, id: str, every: str = "2s", **a
     if query not in current.contexts:
         current.contexts[query] = query(**current.arguments)
     inner = render_template(template, **current.contexts[query])
-    given = {
+    pairs = {
         "id": id,
         "data-live": "",
         "hx-get": _address(current, fragment),
@@ -202,7 +202,7 @@ def live(fragment: str, element: str = "div", *, id: str, every: str = "2s", **a
         "hx-ptag": fragment_tag(inner),
         **{name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()},
     }
-    opening = " ".join([f'{escape(name)}="{escape(value)}"' for name, value in given.items()])
+    opening = " ".join([f'{escape(name)}="{escape(value)}"' for name, value in pairs.items()])
     return Markup(f"<{escape(element)} {opening}>{inner}</{escape(element)}>")
 
 

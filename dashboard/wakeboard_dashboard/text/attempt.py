@@ -15,32 +15,32 @@ SLACK = timedelta(seconds=1)
 MOST_STEPS = 50
 
 
-def after(ended: Sequence[Row], run: Row) -> dict[int, str]:
+def describe_followups(ended: Sequence[Row], run: Row) -> dict[int, str]:
     """Return, by lease_epoch, what followed each of the ``ended`` attempts (newest first) of ``run``.
 
     ``run``: a row of job_runs with ``backoff``, the rule of its type today.
     """
-    found = {}
-    due_next: datetime | None = run["run_at"]
+    sentences = {}
+    next_due_at: datetime | None = run["run_at"]
     for place, attempt in enumerate(ended):
         is_newest = place == 0
-        found[attempt["lease_epoch"]] = _after(attempt, run, due_next, is_newest=is_newest)
-        due_next = attempt["due_at"]
-    return found
+        sentences[attempt["lease_epoch"]] = _followup(attempt, run, next_due_at, is_newest=is_newest)
+        next_due_at = attempt["due_at"]
+    return sentences
 
 
-def _after(attempt: Row, run: Row, due_next: datetime | None, *, is_newest: bool) -> str:
+def _followup(attempt: Row, run: Row, next_due_at: datetime | None, *, is_newest: bool) -> str:
     if attempt["outcome"] == Outcome.RELEASED:
         return "given back, at no cost: its worker stopped before it ended"
     if attempt["outcome"] not in FAILURES:
         return ""
     if attempt["next_run_at"] is None:
         return _last_word(attempt, run, is_newest=is_newest)
-    said = _waited(attempt, run["backoff"])
-    if due_next is not None and due_next < attempt["next_run_at"] - SLACK:
-        early = between(max(due_next, attempt["finished_at"]), attempt["next_run_at"])
-        return f"{said}; brought forward by {early}: somebody retried it"
-    return said
+    sentence = _waited(attempt, run["backoff"])
+    if next_due_at is not None and next_due_at < attempt["next_run_at"] - SLACK:
+        early = between(max(next_due_at, attempt["finished_at"]), attempt["next_run_at"])
+        return f"{sentence}; brought forward by {early}: somebody retried it"
+    return sentence
 
 
 def _last_word(attempt: Row, run: Row, *, is_newest: bool) -> str:

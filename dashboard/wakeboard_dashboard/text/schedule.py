@@ -42,8 +42,8 @@ def in_words(schedule: str | None) -> str:
         return "By hand only"
     try:
         return Cron.parse(schedule).describe()
-    except ValueError as wrong:
-        return f"Cannot be read: {wrong}"
+    except ValueError as error:
+        return f"Cannot be read: {error}"
 
 
 def state(definition: Row) -> tuple[str, str]:

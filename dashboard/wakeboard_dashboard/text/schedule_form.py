@@ -59,8 +59,8 @@ def read(texts: Mapping[str, str], definition: Row) -> tuple[dict[str, Any], dic
             values[name] = (
                 _payload(texts[name], definition) if name == "payload" else reader(texts[name].strip())
             )
-        except (ValueError, RecursionError) as wrong:
-            errors[name] = str(wrong)
+        except (ValueError, RecursionError) as error:
+            errors[name] = str(error)
     return values, errors
 
 
@@ -78,8 +78,8 @@ def read_new(texts: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
         values[name] = texts.get(name, "").strip()
         try:
             check(values[name])
-        except ValueError as wrong:
-            errors[name] = str(wrong)
+        except ValueError as error:
+            errors[name] = str(error)
     return {"schedule": None, **values}, errors
 
 
@@ -154,9 +154,9 @@ def _enabled(text: str) -> bool:
 def _payload(text: str, definition: Row) -> dict[str, object]:
     try:
         given = json.loads(text or "{}")
-    except json.JSONDecodeError as wrong:
-        where = f"line {wrong.lineno}, column {wrong.colno}"
-        raise ValueError(f"The payload is not JSON: {wrong.msg} at {where}.") from wrong
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ValueError(f"The payload is not JSON: {error.msg} at {where}.") from error
     if not isinstance(given, dict):
         raise ValueError('The payload must be a JSON object such as {"invoice_id": 812}.')
     payload = restored(given, definition["payload"])

@@ -154,18 +154,18 @@ def silence_seconds(text: str, now: datetime) -> float:
 
 
 def _silence(connection: psycopg.Connection, actor: Actor, reason: str | None, rule_id: int) -> Answer:
-    given = read_body().get("for", "").strip() or "1h"
+    text = read_body().get("for", "").strip() or "1h"
     try:
-        seconds = silence_seconds(given, as_of().astimezone(g.zone))
-    except ValueError as wrong:
-        abort(400, str(wrong))
+        seconds = silence_seconds(text, as_of().astimezone(g.zone))
+    except ValueError as error:
+        abort(400, str(error))
     return alerts.silence(connection, rule_id, seconds, actor, reason)
 
 
 def _edit(connection: psycopg.Connection, actor: Actor, reason: str | None, rule_id: int) -> Answer:
-    beside = ("reason", "next") if request.is_json else ("reason", "next", "by")
-    given = {name: text.strip() for name, text in read_body().items() if name not in beside}
-    return alerts.edit(connection, rule_id, given, actor, reason)
+    other_fields = ("reason", "next") if request.is_json else ("reason", "next", "by")
+    values = {name: text.strip() for name, text in read_body().items() if name not in other_fields}
+    return alerts.edit(connection, rule_id, values, actor, reason)
 
 
 def _test(connection: psycopg.Connection, actor: Actor, reason: str | None, rule_id: int) -> Answer:
@@ -174,10 +174,10 @@ def _test(connection: psycopg.Connection, actor: Actor, reason: str | None, rule
 
 
 def _rule(rule_id: int) -> RowMapping:
-    found = query.one(reading(), rule_id)
-    if found is None:
+    rule = query.one(reading(), rule_id)
+    if rule is None:
         abort(404, f"There is no alert rule {rule_id}; it may have been removed.")
-    return found
+    return rule
 
 
 def _ask_edit(rule_id: int) -> Context:

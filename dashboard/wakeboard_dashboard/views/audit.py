@@ -128,8 +128,8 @@ def find_news() -> Context:
         return {"filters": filters, "new": 0}
     try:
         known = 0 if after[0] == "0" else params.identifier(after[0])
-    except ValueError as wrong:
-        raise FilterError("“after” must be the id of an audit row.") from wrong
+    except ValueError as error:
+        raise FilterError("“after” must be the id of an audit row.") from error
     return {
         "filters": filters,
         "new": audit.newcomers(reading(), filters, as_of(), known, sees_secrets=_sees_secrets()),
@@ -179,12 +179,12 @@ def action_label(row: RowMapping) -> str:
 
 def _link_of(row: RowMapping) -> str | None:
     """Return the page of the thing that an audit row is about, None when it has none."""
-    served = current_app.extensions.get(_SERVED)
-    if served is None:
+    is_served = current_app.extensions.get(_SERVED)
+    if is_served is None:
         addresses = current_app.url_map.bind("")
-        served = lru_cache(MOST_LINKS)(lambda path: addresses.test(path, "GET"))
-        current_app.extensions[_SERVED] = served
-    return targets.page_of(row, served)
+        is_served = lru_cache(MOST_LINKS)(lambda path: addresses.test(path, "GET"))
+        current_app.extensions[_SERVED] = is_served
+    return targets.page_of(row, is_served)
 
 
 def item(row: RowMapping) -> Json:

@@ -106,11 +106,11 @@ def navigation() -> Json:
 
 def _has_shop() -> bool:
     """Return whether there is a shop; asks the database only on pages that have read it, and seldom."""
-    known: tuple[bool, float] | None = current_app.extensions.get("wakeboard_has_shop")
-    if known and (known[0] or monotonic() - known[1] < LOOK_SECONDS):
-        return known[0]
+    last_look: tuple[bool, float] | None = current_app.extensions.get("wakeboard_has_shop")
+    if last_look and (last_look[0] or monotonic() - last_look[1] < LOOK_SECONDS):
+        return last_look[0]
     if not may_query_for_frame():
         return False
-    found = reading().exec_driver_sql("SELECT to_regclass('shop.mails') IS NOT NULL").scalar_one()
-    current_app.extensions["wakeboard_has_shop"] = (bool(found), monotonic())
-    return bool(found)
+    has_shop = reading().exec_driver_sql("SELECT to_regclass('shop.mails') IS NOT NULL").scalar_one()
+    current_app.extensions["wakeboard_has_shop"] = (bool(has_shop), monotonic())
+    return bool(has_shop)

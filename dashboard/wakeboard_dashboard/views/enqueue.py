@@ -13,7 +13,7 @@ from wakeboard_dashboard.pages.live import Context
 from wakeboard_dashboard.pages.verbs import add_verb, read_body
 from wakeboard_dashboard.queries import runs
 from wakeboard_dashboard.text import ends
-from wakeboard_dashboard.views.run_verbs import payload_given
+from wakeboard_dashboard.views.run_verbs import read_payload
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.scopes import Scope
@@ -28,21 +28,21 @@ PRIORITIES = (("0", "0 (first)"), ("1", "1"), ("2", "2 (usual)"), ("3", "3"), ("
 
 def _enqueue(connection: psycopg.Connection, actor: Actor, reason: str | None) -> Answer:
     """Enqueue the run that the request describes."""
-    given = {name: text.strip() for name, text in read_body().items()}
-    if request.is_json and "type" not in given:
+    fields = {name: text.strip() for name, text in read_body().items()}
+    if request.is_json and "type" not in fields:
         abort(400, 'Say which type: {"type": "mail", "payload": {"to": 812}}. Nothing was enqueued.')
     try:
         new = NewRun(
             _type(read_body().get("type", "")),
-            payload_given(),
-            run_at=_due(given.get("at", "") or given.get("in", "")),
-            key=given.get("key") or None,
-            priority=_whole("priority", given.get("priority") or "2", 0, 4) or 0,
-            max_attempts=_whole("max_attempts", given.get("max_attempts", ""), 1, 2**31 - 1),
+            read_payload(),
+            run_at=_due(fields.get("at", "") or fields.get("in", "")),
+            key=fields.get("key") or None,
+            priority=_whole("priority", fields.get("priority") or "2", 0, 4) or 0,
+            max_attempts=_whole("max_attempts", fields.get("max_attempts", ""), 1, 2**31 - 1),
         )
         return manual_enqueue.enqueue_by_hand(connection, new, actor, reason)
-    except EnqueueError as wrong:
-        abort(400, f"{wrong} Nothing was enqueued.")
+    except EnqueueError as error:
+        abort(400, f"{error} Nothing was enqueued.")
 
 
 def _type(text: str) -> str:
@@ -73,7 +73,7 @@ def _whole(name: str, text: str, low: int, high: int) -> int | None:
         abort(400, f"{name} is “{text[:60]}”; allowed: {low} to {high}. Nothing was enqueued.")
 
 
-def _ask_enqueue() -> Context:
+def _form_context() -> Context:
     return {
         "types": runs.type_names(reading()) if g.actor.job_types is None else g.actor.job_types,
         "chosen": request.args.get("type", "")[:LONGEST],
@@ -91,7 +91,7 @@ add_verb(
     question=lambda: "Enqueue a new run? It is due at once, or when you say.",
     back=lambda: "/runs",
     template="runs/_enqueue.html",
-    context=_ask_enqueue,
+    context=_form_context,
     next_path=lambda answer: f"/runs/{answer.id}",
     keeps_form=True,
     fields=FIELDS,

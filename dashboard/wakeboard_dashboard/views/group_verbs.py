@@ -32,8 +32,8 @@ MUTES = (
 def _mute(connection: psycopg.Connection, actor: Actor, reason: str | None, fingerprint: str) -> Answer:
     try:
         seconds = _seconds(read_body().get("for", "").strip(), read_body().get("until", "").strip())
-    except ValueError as wrong:
-        abort(400, str(wrong))
+    except ValueError as error:
+        abort(400, str(error))
     return moves.mute(connection, fingerprint, seconds, actor, reason)
 
 

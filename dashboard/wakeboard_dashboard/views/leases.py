@@ -67,13 +67,13 @@ def find_refused() -> Context:
 def _item(row: RowMapping, context: Context) -> Json:
     """Return a lease as the twin gives it, and how long runs of its type usually take."""
     pace = context["usual"].get(row["job_type"])
-    told = {
+    derived = {
         "state": NAMES[row["rank"]],
         "median_seconds": pace.median if pace else None,
         "p95_seconds": pace.p95 if pace else None,
         "overlong": row["id"] in context["overlong"],
     }
-    return {name: told[name] if name in told else row[name] for name in COLUMNS}
+    return {name: derived[name] if name in derived else row[name] for name in COLUMNS}
 
 
 def leases_twin(context: Context) -> Json:

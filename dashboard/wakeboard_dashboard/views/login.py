@@ -133,11 +133,11 @@ def _return_path(actor: Actor | None = None) -> str:
 
     What somebody typed goes along for nobody else: ``whose`` says who that was, ``actor`` who signs in.
     """
-    found = local_path(request.values.get("next"))
-    if not found or found.startswith(("/_fragments", "/login", "/logout")):
+    path = local_path(request.values.get("next"))
+    if not path or path.startswith(("/_fragments", "/login", "/logout")):
         return "/"
     is_others = actor is not None and request.values.get("whose", actor.name) != actor.name
-    return form_return.without_reason(found) if is_others else found
+    return form_return.without_reason(path) if is_others else path
 
 
 def _form(token: str = "", says: str = "", name: str = "") -> str:

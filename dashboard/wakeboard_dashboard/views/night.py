@@ -39,7 +39,7 @@ def site_zone() -> tzinfo:
     return ZoneInfo(current_app.config["SETTINGS"].timezone)
 
 
-def asked(filters: params.Filters) -> TimeWindow:
+def read_window(filters: params.Filters) -> TimeWindow:
     """Return the window that ``filters`` ask for: last night unless they say otherwise.
 
     With ``since`` alone it ends now, with ``until`` alone it is as long as a night. Raises FilterError when
@@ -66,7 +66,7 @@ def asked(filters: params.Filters) -> TimeWindow:
 def find_night() -> Context:
     """Return everything about the window that the address asks for."""
     filters = params.from_request(FIELDS)
-    found = Night(reading(), asked(filters), as_of())
+    found = Night(reading(), read_window(filters), as_of())
     window, is_over = found.window, found.window.until <= as_of()
     good, sentence, rest = words.verdict(found.numbers, is_over=is_over)
     return {
@@ -84,7 +84,7 @@ def find_night() -> Context:
         "later": link(words.moved(window, 1, site_zone())) if is_over else None,
         "lanes": gantt.lanes(window, found.lane_types, found.busy, found.under_way, found.now),
         "ticks": gantt.ticks(window),
-        "words": spelled(window),
+        "words": format_window(window),
         "is_empty": is_empty(found),
         "is_forgotten": window.until < as_of() - timedelta(days=STATISTICS_DAYS),
         "site_zone": site_zone(),
@@ -98,7 +98,7 @@ def find_night() -> Context:
     }
 
 
-def spelled(window: TimeWindow) -> str:
+def format_window(window: TimeWindow) -> str:
     """Return ``Fri 20 Nov 18:00 to Sat 21 Nov 08:00 CET``, in the reader's zone."""
     since, until = (moment.astimezone(g.zone) for moment in (window.since, window.until))
     return f"{since:%a %-d %b %H:%M} to {until:%a %-d %b %H:%M %Z}"

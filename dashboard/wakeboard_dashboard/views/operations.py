@@ -62,26 +62,26 @@ def _require_operation(operation_id: int) -> RowMapping:
 
 def find_facts(operation_id: int) -> Context:
     """Return what was asked for, and how far that is known: its canary, its end."""
-    found = _require_operation(operation_id)
-    return {"operation": found, "line": line_of(found), "query": query_of(found), "words": words}
+    operation = _require_operation(operation_id)
+    return {"operation": operation, "line": line_of(operation), "query": query_of(operation), "words": words}
 
 
 def find_operation(operation_id: int) -> Context:
     """Return an operation and the runs of it that the address asks for."""
     filters = params.from_request(FIELDS_OF_ONE)
-    found = _require_operation(operation_id)
-    is_bad, sentence = words.sentence(dict(found), as_of(), is_alive=operations.is_somebody_alive(reading()))
+    operation = _require_operation(operation_id)
+    is_bad, sentence = words.sentence(dict(operation), as_of(), is_alive=operations.is_somebody_alive(reading()))
     return {
-        "operation": found,
+        "operation": operation,
         "filters": filters,
         "rows": operations.runs_of(reading(), operation_id, filters),
         "results": tuple(operations.RESULTS),
         "words": words,
         "is_bad": is_bad,
         "sentence": sentence,
-        "shares": shares(dict(found)),
+        "shares": shares(dict(operation)),
         "width": WIDTH,
-        "left": rules.left(found["skips"]),
+        "left": rules.left(operation["skips"]),
         "reasons": rules.LEFT,
         "path": f"{PATH}/{operation_id}",
     }
@@ -112,17 +112,17 @@ def line_of(operation: RowMapping) -> str:
 
 def item(row: RowMapping) -> Json:
     """Return an operation as the twin gives it: its filter as the line that people type."""
-    found = {name: row[name] for name in COLUMNS} | {"filter": line_of(row), "reason": redact(row["reason"])}
-    return found | {"skips": row["skips"], "also": row["filter"].get("also", [])}
+    body = {name: row[name] for name in COLUMNS} | {"filter": line_of(row), "reason": redact(row["reason"])}
+    return body | {"skips": row["skips"], "also": row["filter"].get("also", [])}
 
 
 def operation_twin(context: Context) -> Json:
     """Return an operation and a page of its runs."""
     body = context["rows"].twin(lambda row: {name: row[name] for name in RUN_COLUMNS})
-    found = item(context["operation"])
+    details = item(context["operation"])
     # The answer has an ``as_of`` of its own.
-    found["counted_at"] = found.pop("as_of")
-    return {**found, "sentence": context["sentence"], **body}
+    details["counted_at"] = details.pop("as_of")
+    return {**details, "sentence": context["sentence"], **body}
 
 
 add_page(

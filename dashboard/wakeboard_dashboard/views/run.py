@@ -22,7 +22,7 @@ from wakeboard_dashboard.pages.live import FRAGMENTS, Context, Json, add_page
 from wakeboard_dashboard.queries import audit, leases
 from wakeboard_dashboard.queries import run as query
 from wakeboard_dashboard.queries.attention import is_overlong, usual_paces
-from wakeboard_dashboard.text.attempt import after
+from wakeboard_dashboard.text.attempt import describe_followups
 from wakeboard_dashboard.text.changes import redact_row
 from wakeboard_dashboard.text.formats import pretty, visible
 from wakeboard_dashboard.text.progress import Progress, progress
@@ -47,24 +47,24 @@ def _require_run(run_id: int) -> RowMapping:
         g.run = query.one(reading(), run_id, payload=not request.path.startswith(FRAGMENTS))
     if g.run is None:
         abort(404, missing("run", run_id))
-    found: RowMapping = g.run
-    return found
+    run: RowMapping = g.run
+    return run
 
 
 def _attempts_of(run_id: int) -> list[RowMapping]:
     """Return the ended attempts of this request's run, newest first, read once."""
     if "attempts" not in g:
         g.attempts = query.attempts(reading(), run_id)
-    found: list[RowMapping] = g.attempts
-    return found
+    attempts: list[RowMapping] = g.attempts
+    return attempts
 
 
 def _waiting(run: RowMapping) -> tuple[dict[str, int], list[Reason]]:
     """Return what this request's run waits for, read once; nothing when it does not wait."""
     if "waiting" not in g:
         g.waiting = waiting(reading(), run["id"]) if Status(run["status"]) in CLAIMABLE else ({}, [])
-    found: tuple[dict[str, int], list[Reason]] = g.waiting
-    return found
+    waits: tuple[dict[str, int], list[Reason]] = g.waiting
+    return waits
 
 
 def find_run(run_id: int) -> Context:
@@ -117,7 +117,7 @@ def find_attempts(run_id: int) -> Context:
     return {
         "run": run,
         "ended": ended,
-        "after": after(ended, run),
+        "after": describe_followups(ended, run),
         "lanes": lanes(ended, run if is_running else None, as_of()),
         "output": query.output(reading(), run_id, run["lease_epoch"]) if is_running else None,
         "most": query.MOST_SHOWN,
@@ -171,22 +171,22 @@ def describe(backoff: str) -> str:
 
 def why_not(run: RowMapping, now: datetime) -> dict[str, str]:
     """Return, by verb, why a verb that the state allows would change nothing now."""
-    found = {}
+    reasons = {}
     if Status(run["status"]) in CLAIMABLE and run["run_at"] <= now:
-        found["retry"] = "It is due already"
+        reasons["retry"] = "It is due already"
     if run["cancel_requested_at"] and run["status"] == Status.RUNNING:
-        found["cancel"] = "It was already asked to stop"
-    return found
+        reasons["cancel"] = "It was already asked to stop"
+    return reasons
 
 
 def run_twin(context: Context) -> Json:
     """Return ``/runs/<id>.json``: the run's columns, its attempts, what came of it, its audit trail; secrets
     hidden."""
     run: RowMapping = context["run"]
-    found = {column.name: run[column.name] for column in job_runs.c}
+    columns = {column.name: run[column.name] for column in job_runs.c}
     kin = _lineage(run)
     return {
-        **found,
+        **columns,
         "payload": redact(run["payload"]),
         "last_error": redact(run["last_error"]),
         "definition": run["definition"],
@@ -206,22 +206,22 @@ def run_twin(context: Context) -> Json:
 
 def attempt_item(row: RowMapping) -> Json:
     """Return an attempt as twins give it: the columns of job_attempts, secrets hidden."""
-    said = {name: redact(row[name]) for name in ("error", "note", "traceback", "output_tail", "result")}
-    return {column.name: row[column.name] for column in job_attempts.c} | said
+    redacted = {name: redact(row[name]) for name in ("error", "note", "traceback", "output_tail", "result")}
+    return {column.name: row[column.name] for column in job_attempts.c} | redacted
 
 
 def _history(run: RowMapping) -> list[Json]:
     ended = _attempts_of(run["id"])
-    said = after(ended, run)
-    return [attempt_item(row) | {"after": said[row["lease_epoch"]] or None} for row in ended]
+    followups = describe_followups(ended, run)
+    return [attempt_item(row) | {"after": followups[row["lease_epoch"]] or None} for row in ended]
 
 
 def _effect(row: RowMapping) -> Json:
     return dict(row) | {"result": redact(row["result"])}
 
 
-def _progress(found: Progress | None) -> Json | None:
-    return None if found is None else asdict(found)
+def _progress(progress: Progress | None) -> Json | None:
+    return None if progress is None else asdict(progress)
 
 
 def _usual(context: Context) -> Json | None:

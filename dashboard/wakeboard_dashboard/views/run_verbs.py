@@ -30,34 +30,34 @@ MOST_BEFORE = 4_000
 def _again(connection: psycopg.Connection, actor: Actor, reason: str | None, run_id: int) -> Answer:
     """Run again, with the payload of the request if it brings one (admins)."""
     try:
-        return transitions.run_again(connection, run_id, actor, reason, payload=payload_given())
-    except transitions.EnqueueError as wrong:
-        abort(400, f"{wrong} Nothing was enqueued.")
+        return transitions.run_again(connection, run_id, actor, reason, payload=read_payload())
+    except transitions.EnqueueError as error:
+        abort(400, f"{error} Nothing was enqueued.")
 
 
-def payload_given() -> Json | None:
+def read_payload() -> Json | None:
     """Return the payload that the request brings: an object in JSON, or JSON text in a form; None without."""
-    given = (request.get_json(silent=True) or {}).get("payload") if request.is_json else read_body().get("payload")
-    if given is None or (isinstance(given, str) and not given.strip()):
+    value = (request.get_json(silent=True) or {}).get("payload") if request.is_json else read_body().get("payload")
+    if value is None or (isinstance(value, str) and not value.strip()):
         return None
     try:
-        payload = json.loads(given) if isinstance(given, str) else given
-    except (ValueError, RecursionError) as wrong:
-        abort(400, f"The payload is not JSON ({wrong}). Nothing was enqueued.")
+        payload = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError) as error:
+        abort(400, f"The payload is not JSON ({error}). Nothing was enqueued.")
     if not isinstance(payload, dict):
         abort(400, 'The payload must be a JSON object such as {"invoice_id": 812}. Nothing was enqueued.')
     return payload
 
 
-def _ask_again(run_id: int) -> Context:
-    found = query.one(reading(), run_id)
-    if found is None or not g.actor.role.covers(Role.ADMIN):
+def _again_context(run_id: int) -> Context:
+    run_row = query.one(reading(), run_id)
+    if run_row is None or not g.actor.role.covers(Role.ADMIN):
         return {"before": None, "has_secrets": False}
-    shown = redact(found["payload"])
+    shown = redact(run_row["payload"])
     before = pretty(shown)
     if len(before) > MOST_BEFORE:
         before = f"{before[:MOST_BEFORE]}…"
-    return {"before": before, "has_secrets": shown != found["payload"]}
+    return {"before": before, "has_secrets": shown != run_row["payload"]}
 
 
 add_verb(
@@ -88,7 +88,7 @@ add_verb(
     question=lambda run_id: format_question("run.again", run_id),
     back=lambda run_id: f"/runs/{run_id}",
     template="run/_again.html",
-    context=_ask_again,
+    context=_again_context,
     keeps_form=True,
     fields=("payload",),
     scope=Scope.RUN,

@@ -153,8 +153,8 @@ def _read_ids(given: list[str]) -> list[int] | None:
         if len(given) > 1 or len(parts) > params.LARGEST_PAGE:
             raise ValueError
         return [params.identifier(part) for part in parts]
-    except ValueError as wrong:
-        raise FilterError(f"“shown” is “{clip(given[0], 100)}”; it must be run ids joined by -.") from wrong
+    except ValueError as error:
+        raise FilterError(f"“shown” is “{clip(given[0], 100)}”; it must be run ids joined by -.") from error
 
 
 def _counted(found: search.Search, rows: Rows, filters: params.Filters) -> str:
@@ -166,8 +166,8 @@ def _counted(found: search.Search, rows: Rows, filters: params.Filters) -> str:
     if counted is None:
         return ""
     matching, is_all = counted
-    said = f"{number(min(matching, runs.CAP))}{'+' if matching > runs.CAP else ''} match"
-    return said if is_all or matching > runs.CAP else f"{said} among the newest {number(search.WINDOW)}"
+    words = f"{number(min(matching, runs.CAP))}{'+' if matching > runs.CAP else ''} match"
+    return words if is_all or matching > runs.CAP else f"{words} among the newest {number(search.WINDOW)}"
 
 
 @cache
@@ -191,11 +191,11 @@ def is_due(run: RowMapping) -> bool:
 def item(row: RowMapping) -> Json:
     """Return a run as the twin gives it: the columns of job_runs, secrets hidden, and what is derived."""
     has_payload = "payload" in row
-    found: Json = {name: row[name] for name in _NAMES if has_payload or name != "payload"}
-    found["last_error"] = redact(row["last_error"])
+    body: Json = {name: row[name] for name in _NAMES if has_payload or name != "payload"}
+    body["last_error"] = redact(row["last_error"])
     if has_payload:
-        found["payload"] = _payload(row)
-    return found | {"definition": row["definition"], "stuck": row["is_stuck"]}
+        body["payload"] = _payload(row)
+    return body | {"definition": row["definition"], "stuck": row["is_stuck"]}
 
 
 def _payload(row: RowMapping) -> object:

@@ -35,9 +35,9 @@ def read(text: str) -> params.Filters:
 
 
 def _save(connection: psycopg.Connection, actor: Actor, reason: str | None) -> Answer:
-    given = read_body()
-    filters, replace = read(given.get("query", "")), given.get("replace", "").lower() in YES
-    return views.save(connection, PAGE, given.get("name", ""), filters.query, actor, reason, replace=replace)
+    body = read_body()
+    filters, replace = read(body.get("query", "")), body.get("replace", "").lower() in YES
+    return views.save(connection, PAGE, body.get("name", ""), filters.query, actor, reason, replace=replace)
 
 
 def _ask() -> Context:
@@ -48,10 +48,10 @@ def _ask() -> Context:
 
 
 def _view(view_id: int) -> RowMapping:
-    found = runs.saved_view(reading(), view_id)
-    if found is None:
+    view = runs.saved_view(reading(), view_id)
+    if view is None:
         abort(404, "There is no such view; it may have been removed.")
-    return found
+    return view
 
 
 add_verb(

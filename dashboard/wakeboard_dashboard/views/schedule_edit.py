@@ -35,10 +35,10 @@ EDIT = VERBS["schedule.edit"]
 def require_definition(connection: Connection, name: str) -> RowMapping:
     """Return the definition ``name`` with the version that an edit guards. Answers 404 when there is none."""
     statement = select(job_definitions, literal_column(editing.VERSION).label("version"))
-    found = connection.execute(statement.where(job_definitions.c.name == name)).mappings().one_or_none()
-    if found is None:
+    definition = connection.execute(statement.where(job_definitions.c.name == name)).mappings().one_or_none()
+    if definition is None:
         abort(404, missing("schedule", name))
-    return found
+    return definition
 
 
 @blueprint.route(f"{ONE}/edit", methods=["GET", "POST"], endpoint="schedule_edit")
@@ -70,14 +70,14 @@ def edit(name: str) -> Response:
 
 def read_texts() -> dict[str, str]:
     """Return what was sent: a form's texts, or a JSON object whose payload may be an object of its own."""
-    given = dict(read_body())
-    sent = request.get_json(silent=True) if request.is_json else None
-    if isinstance(sent, dict):
-        if isinstance(sent.get("payload"), dict):
-            given["payload"] = json.dumps(sent["payload"])
+    texts = dict(read_body())
+    body = request.get_json(silent=True) if request.is_json else None
+    if isinstance(body, dict):
+        if isinstance(body.get("payload"), dict):
+            texts["payload"] = json.dumps(body["payload"])
         # Null is "as the type says", or "by hand only".
-        given |= {key: "" for key, value in sent.items() if value is None}
-    return given
+        texts |= {key: "" for key, value in body.items() if value is None}
+    return texts
 
 
 def _invalid(definition: RowMapping, texts: Mapping[str, str], errors: Mapping[str, str]) -> Response:
@@ -134,8 +134,8 @@ def _removal_question(name: str) -> str:
     """Return the question before a removal, which says what becomes of the runs that wait."""
     definition = require_definition(reading(), name)
     behind = definitions.left_behind(definition["job_type"], schedules.waiting(reading(), definition["id"]))
-    said = f"Remove schedule {name}? It fires no more; its runs and their history stay. {behind}"
-    return said.rstrip()
+    question = f"Remove schedule {name}? It fires no more; its runs and their history stay. {behind}"
+    return question.rstrip()
 
 
 add_verb(

@@ -49,8 +49,8 @@ def new() -> Response:
     try:
         with writing() as connection:
             answer = definitions.create(connection, Definition(**values), g.actor, reason)
-    except DefinitionError as wrong:
-        return _invalid(texts, {}, str(wrong))
+    except DefinitionError as error:
+        return _invalid(texts, {}, str(error))
     if answer.result == "forbidden" and wanted() == "page":
         return _form_page(texts, {"name": answer.message}, code=409)
     return respond(answer, f"{PATH}/{answer.id}")

@@ -81,8 +81,8 @@ def _strip(runs: Sequence[LatestRun], timezone: str, zone: tzinfo) -> Strip:
 def pauses(definitions: Sequence[RowMapping]) -> dict[str, RowMapping]:
     """Return by name who paused those that are paused, when and why, as far as the audit log knows."""
     names = [row["name"] for row in definitions if not row["enabled"]]
-    found = audit.last_actions(reading(), "schedule", names, ["schedule.pause"])
-    return {name: row for (name, _), row in found.items()}
+    actions = audit.last_actions(reading(), "schedule", names, ["schedule.pause"])
+    return {name: row for (name, _), row in actions.items()}
 
 
 def schedules_twin(context: Context) -> Json:
@@ -131,28 +131,28 @@ def find_schedule(name: str) -> Context:
         "definition": definition,
         "words": words,
         "pause": pauses([definition]).get(name),
-        "code_says": _said_in_code(definition),
+        "code_says": _code_schedule(definition),
     }
 
 
-def _said_in_code(definition: RowMapping) -> str | None:
+def _code_schedule(definition: RowMapping) -> str | None:
     """Return what the code of a schedule's type says, where the schedule has its name and says otherwise.
 
     With the zone where that differs; code that names none leaves it to whoever edits the schedule.
     """
-    said: str | None = definition["code_schedule"]
+    schedule: str | None = definition["code_schedule"]
     zone = definition["code_timezone"] or definition["timezone"]
-    is_its = definition["name"] in schedule_names(definition["job_type"])
-    if said is None or not is_its or (said, zone) == (definition["schedule"], definition["timezone"]):
+    is_its_own = definition["name"] in schedule_names(definition["job_type"])
+    if schedule is None or not is_its_own or (schedule, zone) == (definition["schedule"], definition["timezone"]):
         return None
-    return said if zone == definition["timezone"] else f"{said} in {zone}"
+    return schedule if zone == definition["timezone"] else f"{schedule} in {zone}"
 
 
 def find_fires(name: str) -> Context:
     """Return the next fires of one definition: when, and what is odd about them."""
     definition = _require_schedule(name)
-    found = words.preview(definition["schedule"], definition["timezone"], as_of())
-    return {"definition": definition, "fires": found, "words": words}
+    next_fires = words.preview(definition["schedule"], definition["timezone"], as_of())
+    return {"definition": definition, "fires": next_fires, "words": words}
 
 
 def find_history(name: str) -> Context:
@@ -223,11 +223,11 @@ def schedule_twin(context: Context) -> Json:
     }
 
 
-def _asking_to_run(name: str) -> str:
+def _run_question(name: str) -> str:
     definition = schedules.one(reading(), name)
-    said = f"Enqueue one run of {name} now? Its schedule goes on as before."
-    why = words.standstill_reason(definition) if definition else ""
-    return f"{said} But {why}: the run waits." if why else said
+    question = f"Enqueue one run of {name} now? Its schedule goes on as before."
+    reason = words.standstill_reason(definition) if definition else ""
+    return f"{question} But {reason}: the run waits." if reason else question
 
 
 add_page(
@@ -268,7 +268,7 @@ add_verb(
     f"{ONE}/run",
     "schedule.run",
     lambda connection, actor, reason, name: definitions.run_now(connection, name, actor, reason),
-    question=_asking_to_run,
+    question=_run_question,
     back=lambda name: f"{PATH}/{name}",
 )
 add_verb(

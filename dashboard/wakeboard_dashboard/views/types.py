@@ -64,13 +64,13 @@ class TypeRow:
         return SimpleNamespace(**self.row)
 
     @property
-    def crew(self) -> str:
+    def workers_text(self) -> str:
         """Its workers in words, ``1 live worker, 2 draining``; empty without any."""
-        here = self.workers
-        counts = (("live", here.claiming), ("draining", here.draining), ("stopping", here.stopping))
-        said = [(word, count) for word, count in counts if count]
-        first = [plural(count, f"{word} worker") for word, count in said[:1]]
-        return ", ".join(first + [f"{number(count)} {word}" for word, count in said[1:]])
+        workers = self.workers
+        counts = (("live", workers.claiming), ("draining", workers.draining), ("stopping", workers.stopping))
+        words = [(word, count) for word, count in counts if count]
+        first = [plural(count, f"{word} worker") for word, count in words[:1]]
+        return ", ".join(first + [f"{number(count)} {word}" for word, count in words[1:]])
 
     @property
     def path(self) -> str:
@@ -171,9 +171,9 @@ add_page(
 
 def _end_of_pause() -> datetime | None:
     """Return the end that the request brings, None for none. Answers 400 when it cannot be read."""
-    given = read_body()
+    fields = read_body()
     try:
-        return ends.parse_end(given.get("until_at", "") or given.get("until", ""), as_of(), g.zone)
+        return ends.parse_end(fields.get("until_at", "") or fields.get("until", ""), as_of(), g.zone)
     except ValueError as error:
         abort(400, str(error))
 
@@ -187,20 +187,20 @@ def _pause(connection: psycopg.Connection, actor: Actor, reason: str | None, nam
 
 def _limit(connection: psycopg.Connection, actor: Actor, reason: str | None, name: str) -> Answer:
     """Set the limit that the request brings: a whole number, or none for the code's own."""
-    given = read_body().get("limit", "").strip()
-    if given in ("", "none"):
+    text = read_body().get("limit", "").strip()
+    if text in ("", "none"):
         return types.limit(connection, name, None, actor, reason)
     try:
-        most = int(params.whole(0, types.LARGEST_LIMIT).read(given))
+        most = int(params.whole(0, types.LARGEST_LIMIT).read(text))
     except ValueError:
-        abort(400, f"The limit is “{given[:60]}”; allowed: 0 to {types.LARGEST_LIMIT}, or none.")
+        abort(400, f"The limit is “{text[:60]}”; allowed: 0 to {types.LARGEST_LIMIT}, or none.")
     return types.limit(connection, name, most, actor, reason)
 
 
 def _keep(connection: psycopg.Connection, actor: Actor, reason: str | None, name: str) -> Answer:
     """Set the days that the request brings; what it does not name stays, empty is the settings' own."""
-    given = {key: _days(read_body()[key]) for key in DAYS if key in read_body()}
-    return types.keep(connection, name, actor, reason, **given)
+    days = {key: _days(read_body()[key]) for key in DAYS if key in read_body()}
+    return types.keep(connection, name, actor, reason, **days)
 
 
 def _days(text: str) -> int | None:

@@ -77,9 +77,9 @@ def _bounded(url: str) -> str:
 
 def database() -> Database:
     """Return the engines of the running app."""
-    found = current_app.extensions["wakeboard_database"]
-    assert isinstance(found, Database)
-    return found
+    engines = current_app.extensions["wakeboard_database"]
+    assert isinstance(engines, Database)
+    return engines
 
 
 def reading() -> Connection:

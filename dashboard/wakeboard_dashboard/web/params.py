@@ -92,10 +92,10 @@ def _page_size(value: str | None, largest: int) -> int:
         return PAGE_SIZE
     try:
         return int(whole(1, LARGEST_PAGE).read(value))
-    except ValueError as wrong:
+    except ValueError as error:
         raise FilterError(
             f"The limit is “{value[:100]}”; it must be a whole number from 1 to {LARGEST_PAGE}."
-        ) from wrong
+        ) from error
 
 
 def from_request(fields: Mapping[str, Field] | None = None) -> Filters:

@@ -45,20 +45,20 @@ class PollSessions:
 
         Raises DatabaseError when the check finds no database.
         """
-        known = self._sessions.get(hash_of(cookie))
-        if known is None:
+        session = self._sessions.get(hash_of(cookie))
+        if session is None:
             return None
-        known.polled_at = now = monotonic()
-        if now - known.checked_at < self._check_seconds:
-            return known.actor
+        session.polled_at = now = monotonic()
+        if now - session.checked_at < self._check_seconds:
+            return session.actor
         if self._checking.acquire(blocking=False):
             try:
                 self._check()
             finally:
                 self._checking.release()
-            known = self._sessions.get(hash_of(cookie))
-            return known.actor if known else None
-        return known.actor if now - known.checked_at < LATE_SECONDS else None
+            session = self._sessions.get(hash_of(cookie))
+            return session.actor if session else None
+        return session.actor if now - session.checked_at < LATE_SECONDS else None
 
     def _check(self) -> None:
         """Look up all sessions that poll; forget the others, and those that ended."""

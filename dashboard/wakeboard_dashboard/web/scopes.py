@@ -38,5 +38,5 @@ def scoped(scope: Scope) -> Callable[[View], View]:
 
 def declared(view: Callable[..., object]) -> Scope | None:
     """Return the scope that ``view`` was marked with, None when nobody did."""
-    found = getattr(view, _MARK, None)
-    return found if isinstance(found, Scope) else None
+    scope = getattr(view, _MARK, None)
+    return scope if isinstance(scope, Scope) else None

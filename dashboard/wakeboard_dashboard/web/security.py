@@ -113,9 +113,9 @@ def _check_scope(actor: Actor) -> None:
 
 def _check_run_scope(actor: Actor, run_id: int) -> None:
     with writing() as connection:
-        found = token_scope.type_of(connection, run_id)
-    if found not in (actor.job_types or ()):
-        _record_out_of_scope(actor, "run", str(run_id), "missing" if found is None else "denied")
+        job_type = token_scope.type_of(connection, run_id)
+    if job_type not in (actor.job_types or ()):
+        _record_out_of_scope(actor, "run", str(run_id), "missing" if job_type is None else "denied")
         raise NotFound(missing("run", run_id))
 
 
@@ -148,42 +148,42 @@ def _is_loopback() -> bool:
 def identify() -> Actor | None:
     """Return who asks, from the Bearer token or the session cookie; None when neither is valid."""
     authorization = request.authorization
-    if authorization is None and is_poll() and (known := _find_polling_actor()) is not None:
-        return _with_request(known)
+    if authorization is None and is_poll() and (actor := _find_polling_actor()) is not None:
+        return _with_request(actor)
     with writing() as connection:
         if authorization is not None and authorization.type == "bearer":
-            found = users.authenticate_token(connection, authorization.token or "")
+            actor = users.authenticate_token(connection, authorization.token or "")
         else:
-            found = _find_by_cookie(connection, request.cookies.get(cookie_name(connection)))
-    return _with_request(found) if found else None
+            actor = _find_by_cookie(connection, request.cookies.get(cookie_name(connection)))
+    return _with_request(actor) if actor else None
 
 
 def _find_polling_actor() -> Actor | None:
     """Return who polls, as far as that is known without a statement of its own."""
     name = known_cookie_name()
     cookie = request.cookies.get(name) if name else None
-    found = _poll_sessions().find(cookie) if cookie else None
-    if found is not None:
+    actor = _poll_sessions().find(cookie) if cookie else None
+    if actor is not None:
         g.session_cookie = cookie
-    return found
+    return actor
 
 
 def _poll_sessions() -> PollSessions:
-    found = current_app.extensions["wakeboard_poll_sessions"]
-    assert isinstance(found, PollSessions)
-    return found
+    sessions = current_app.extensions["wakeboard_poll_sessions"]
+    assert isinstance(sessions, PollSessions)
+    return sessions
 
 
 def _find_by_cookie(connection: users.Connection, cookie: str | None) -> Actor | None:
     if not cookie:
         return None
     idle_seconds = current_app.config["SETTINGS"].session_idle_seconds
-    found = users.authenticate_session(connection, cookie, touch=not is_poll(), idle_seconds=idle_seconds)
-    if found is not None:
+    actor = users.authenticate_session(connection, cookie, touch=not is_poll(), idle_seconds=idle_seconds)
+    if actor is not None:
         g.session_cookie = cookie
         if is_poll():
-            _poll_sessions().add(cookie, found)
-    return found
+            _poll_sessions().add(cookie, actor)
+    return actor
 
 
 def _with_request(actor: Actor) -> Actor:
@@ -295,12 +295,12 @@ def require_role(role: Role) -> None:
 
 def cookie_name(connection: users.Connection) -> str:
     """Return the session cookie's name; it carries the installation's id because cookies ignore ports."""
-    known = known_cookie_name()
-    if known is None:
+    name = known_cookie_name()
+    if name is None:
         current_app.extensions["wakeboard_cookie"] = f"wakeboard_{users.install_id(connection)}"
-        known = known_cookie_name()
-        assert known is not None
-    return known
+        name = known_cookie_name()
+        assert name is not None
+    return name
 
 
 def known_cookie_name() -> str | None:
@@ -314,11 +314,11 @@ def _cache_control() -> str:
 
     While two versions serve side by side, one may be asked for the other's file: kept, it would stay wrong.
     """
-    asked = request.args.get("v")
-    if asked is None:
+    version = request.args.get("v")
+    if version is None:
         return "public, max-age=3600"
     name = request.path.removeprefix(STATIC)
-    is_current = asked == fingerprint(str(current_app.static_folder), name)
+    is_current = version == fingerprint(str(current_app.static_folder), name)
     return "public, max-age=31536000, immutable" if is_current else "no-store"
 
 
