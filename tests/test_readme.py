@@ -103,7 +103,9 @@ def test_every_function_the_architecture_names_exists(name: str) -> None:
 def test_the_tables_of_rooms_are_the_contracts_of_imports() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     contracts = [each for each in project["tool"]["importlinter"]["contracts"] if each["type"] == "layers"]
-    layers = [set(re.findall(r"\.(\w+)", layer)) - {"__main__"} for each in contracts for layer in each["layers"]]
+    layers = [
+        set(re.findall(r"\.(\w+)", layer)) - {"__main__"} for each in contracts for layer in each["layers"]
+    ]
     rows = re.findall(r"^\| \d \| (.+?) \|", ARCHITECTURE, re.MULTILINE)
     assert [set(re.findall(r"`(\w+)(?:/|\.py)`", row)) for row in rows] == layers
 

@@ -1,4 +1,4 @@
-"""The dashboard: server-rendered pages of the tables that ``wakeboard`` owns. The factory is ``create_app``."""
+"""The dashboard: server-rendered pages of the tables that ``wakeboard`` owns. ``create_app`` makes it."""
 
 from wakeboard_dashboard.app import create_app
 

@@ -222,7 +222,9 @@ def test_pausing_or_resuming_all_twice_changes_nothing(client: FlaskClient, conn
 
 
 @pytest.mark.parametrize("wrong", ["soon", "2020-01-01T00:00", "400d"])
-def test_an_end_that_cannot_be_pauses_nothing(client: FlaskClient, connection: Connection, wrong: str) -> None:
+def test_an_end_that_cannot_be_pauses_nothing(
+    client: FlaskClient, connection: Connection, wrong: str
+) -> None:
     a_type(connection, "mail")
     assert client.post("/types/+pause-all", data={"until": wrong}, headers=JSON).status_code == 400
     assert paused(connection) == set() and audit(connection, "type.hold") == []

@@ -164,7 +164,7 @@ def test_a_time_that_the_clocks_show_twice_is_told() -> None:
         1: ["the clocks showed 02:30 on 25 October 2026 twice"],
         2: ["the clocks showed 02:30 on 25 October 2026 twice"],
     }
-    assert counted(found) == {"twice": 2}
+    assert count_oddities(found) == {"twice": 2}
 
 
 def at(moment: str) -> datetime:

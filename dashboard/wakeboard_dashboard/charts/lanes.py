@@ -51,9 +51,7 @@ class _Span:
     due_at: datetime
 
 
-def lanes(
-    attempts: Sequence[Row], running: Row | None, now: datetime
-) -> Lanes | None:
+def lanes(attempts: Sequence[Row], running: Row | None, now: datetime) -> Lanes | None:
     """Return the newest MOST of ``attempts`` (rows of job_attempts, any order) on one scale; None for none.
 
     ``running``: the row of job_runs whose attempt is under way and ends ``now``, None when none is.

@@ -18,6 +18,8 @@ LONGEST = 300
 LONGEST_SOUGHT = 100
 # Only short branches are open at first; on the first level they may be twice as long.
 OPEN_CHILDREN = 10
+# A JSON object or list.
+Container = Mapping[str, object] | Sequence[object]
 _HIDDEN_ITEM = object()
 
 
@@ -63,7 +65,7 @@ class _Growing:
         self.left = MOST_NODES
         self.is_cut = False
 
-    def parts(self, value: object, path: tuple[str, ...], depth: int) -> Iterator[Node]:
+    def parts(self, value: Container, path: tuple[str, ...], depth: int) -> Iterator[Node]:
         """Yield the nodes of an object or list, as many as there is room for."""
         named = value.items() if isinstance(value, Mapping) else _items(value)
         # A level takes what it may before its branches grow: the first list must not starve the last name.
@@ -87,7 +89,7 @@ class _Growing:
         seek = _seek(path, text) if isinstance(value, bool | int) else None
         return Node(_cut(name), kind, _cut(text), seek=seek)
 
-    def branch(self, name: str, value: object, path: tuple[str, ...], depth: int) -> Node:
+    def branch(self, name: str, value: Container, path: tuple[str, ...], depth: int) -> Node:
         """Return the node of an object or list with its own parts."""
         children = tuple(self.parts(value, path, depth + 1)) if depth < DEEPEST else ()
         more = len(value) - len(children)

@@ -54,7 +54,11 @@ class AttentionState:
     @property
     def count(self) -> int:
         """How many things need a person: ``Counts.attention``, rising failures, and other firing rules."""
-        return self.counts.attention + self.rising.firing + len(other_rules(self.counts, self.rising, self.firing))
+        return (
+            self.counts.attention
+            + self.rising.firing
+            + len(other_rules(self.counts, self.rising, self.firing))
+        )
 
 
 def read_by_type() -> Troubles:

@@ -17,7 +17,12 @@ from wakeboard.bulk.matching import Preview
 from wakeboard.bulk.start import ConfirmedOperation, start, unconfirmed
 from wakeboard.core.states import VERBS
 from wakeboard_dashboard.pages import verbs
-from wakeboard_dashboard.pages.bulk_confirmation import read_also, read_filters, read_options, read_confirmed_preview
+from wakeboard_dashboard.pages.bulk_confirmation import (
+    read_also,
+    read_confirmed_preview,
+    read_filters,
+    read_options,
+)
 from wakeboard_dashboard.pages.filtertext import write_line
 from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.text import operations as words
@@ -26,8 +31,8 @@ from wakeboard_dashboard.web.connection import as_of, reading, writing
 from wakeboard_dashboard.web.params import readable
 
 LONGEST_REASON = 500
-# Fields of a POST: how runs are moved and how many the preview counted. The rest of FIELDS names the runs, or is
-# of a preview that is sent back as it came.
+# Fields of a POST: how runs are moved and how many the preview counted. The rest of FIELDS names the runs, or
+# is of a preview that is sent back as it came.
 HOW = ("also", "confirm", "per_minute", "stop_above_percent", "canary", "as_of", "counted", "highest")
 FIELDS = ("run", "filter", *HOW, "verb", "is_all", "states", "types", "examples", "left")
 

@@ -21,7 +21,7 @@ AS_TYPED = "%Y-%m-%dT%H:%M"
 def with_times_form(
     query: Query, path: str, title: str, *, keeps: Sequence[str], instead: Sequence[tuple[str, str]]
 ) -> Query:
-    """Return the ``query`` of page ``path``; its FilterError is answered with a form for ``since`` and ``until``.
+    """Return the ``query`` of page ``path``; a FilterError of it is answered with a form for the two times.
 
     The form brings along the filters that ``keeps`` names. ``instead`` are links beside it, as (words, path).
     """

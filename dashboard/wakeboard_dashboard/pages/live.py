@@ -1,7 +1,7 @@
 """A page with its fragments, its JSON twin and its CSV: ``add_page`` registers all of their routes.
 
-The page includes a fragment by ``{{ live("rows", …) }}``. The browser polls the fragment every two seconds and
-gets 304 while nothing has changed. The audit log has who takes a CSV.
+The page includes a fragment by ``{{ live("rows", …) }}``. The browser polls the fragment every two seconds
+and gets 304 while nothing has changed. The audit log has who takes a CSV.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def add_page(
     ``fields`` are the filters that the address may name: any other is refused, for page, fragments, twin and
     CSV. With None the queries read the address themselves, and refuse what they do not know.
 
-    ``scope`` opens twin and CSV to tokens for some job types, ``page_scope`` the page itself. Fragments are for
-    browsers and stay closed to such tokens.
+    ``scope`` opens twin and CSV to tokens for some job types, ``page_scope`` the page itself. Fragments are
+    for browsers and stay closed to such tokens.
     """
     page = Page(path, template, query, fragments or {}, twin, columns, fields)
     name = page.stem.strip("/").replace("/", "_").translate(str.maketrans("<>:-", "____"))

@@ -1,4 +1,4 @@
-"""Environment of all templates: filters, functions, what the layout shows; compiled code is kept on disk."""
+"""The Jinja environment: filters, functions, the context of the layout, the cache of compiled templates."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from wakeboard_dashboard.text.questions import format_question
 from wakeboard_dashboard.web import files, preferences, responses, security
 
 log = logging.getLogger("wakeboard.web")
+
 
 def install(app: Flask, settings: Settings) -> None:
     """Set Jinja up: strict, escaping everything, with our filters and what the layout shows."""
@@ -63,7 +64,7 @@ def install(app: Flask, settings: Settings) -> None:
     app.after_request(_forget_toast)
 
     def of_request() -> dict[str, object]:
-        """Return what all templates of a request are told alike."""
+        """Return the context that all templates of a request share."""
         return {
             "zone": g.get("zone", server_zone),
             "server_zone": settings.timezone,
@@ -93,7 +94,7 @@ def _ribbon(environment: str | None) -> tuple[str, str] | None:
 
 
 def _forget_toast(response: Response) -> Response:
-    """Show what a 303 left behind only once."""
+    """Delete the cookie of a toast once it was shown."""
     shown = response.mimetype == "text/html" and response.status_code != 303
     if shown and responses.TOAST_COOKIE in request.cookies and "HX-Request" not in request.headers:
         response.delete_cookie(responses.TOAST_COOKIE)
@@ -101,7 +102,7 @@ def _forget_toast(response: Response) -> Response:
 
 
 class _Cache(FileSystemBytecodeCache):
-    """Jinja's cache; a full disk or a folder that is gone costs the time of compiling, and no page."""
+    """Jinja's cache; on a full disk or without its folder, templates are compiled each time."""
 
     def dump_bytecode(self, bucket: Bucket) -> None:
         """Write the code of one template, if that is possible."""
@@ -110,7 +111,7 @@ class _Cache(FileSystemBytecodeCache):
 
 
 def cache() -> BytecodeCache | None:
-    """Return a cache beside the compiled modules, or None where Python is to keep nothing there.
+    """Return a cache beside the compiled modules, or None where Python writes no bytecode.
 
     Filters of constants are computed when a template is compiled, so each version has files of its own.
     """

@@ -21,7 +21,7 @@ from wakeboard_dashboard.pages.live import Arguments, Context
 from wakeboard_dashboard.web.connection import writing
 from wakeboard_dashboard.web.not_found import require_existing
 from wakeboard_dashboard.web.params import readable
-from wakeboard_dashboard.web.responses import referring_path, local_path, respond, wanted
+from wakeboard_dashboard.web.responses import local_path, referring_path, respond, wanted
 from wakeboard_dashboard.web.scopes import Scope, declare
 from wakeboard_dashboard.web.security import can, require
 
@@ -67,11 +67,11 @@ def add_verb(
     path of what the verb made.
 
     ``template`` has further inputs of the confirm page, filled by ``context(**path arguments)``. With
-    ``keeps_form`` a form that was refused is shown again, with its texts as ``typed``. ``fields`` are the names
-    that ``act`` reads beside the reason; None where it refuses others itself.
+    ``keeps_form`` a form that was refused is shown again, with its texts as ``typed``. ``fields`` are the
+    names that ``act`` reads beside the reason; None where it refuses others itself.
 
-    ``scope`` opens both to tokens for some job types. ``former_path`` is an earlier address: scripts have it,
-    so it answers as ``path`` does.
+    ``scope`` opens both to tokens for some job types. ``former_path`` is an earlier address, which answers
+    as ``path`` does: scripts have it.
     """
     form = VerbForm(VERBS[action], act, question, back, template, context, next_path, keeps_form, fields)
 

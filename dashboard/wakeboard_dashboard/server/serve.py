@@ -1,6 +1,6 @@
-"""The dashboard under gunicorn: where it may listen, how many threads, what it logs.
+"""Serves the dashboard by gunicorn: where it may listen, processes, threads, signals.
 
-Never Werkzeug's own server, whose debugger runs code. No connection is open at the fork.
+Werkzeug's own server is never used: its debugger runs code. No connection is open at the fork.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from wakeboard_dashboard.web.request_metrics import FOLDER
 
 log = logging.getLogger("wakeboard.web")
 
-# Where gunicorn's workers say that they live: a slow disk would make them look dead, and a process that is
-# killed between the making of the file and its unlinking leaves it, here until the machine starts again.
+# For the heartbeat files of gunicorn's workers: on a slow disk they would look dead. A file that a killed
+# process leaves is gone here after a restart of the machine.
 SHARED_MEMORY = "/dev/shm"
 IGNORED_SIGNALS = (signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU)
-# How long whoever listens on our address may take to leave it.
+# How long another process that listens on the address may take to end.
 WAIT_SECONDS = 3.0
 
 
 class BindRefused(Exception):
-    """The address may not be listened on as things are; ``str()`` is one line that says what to do."""
+    """Listening on the address is not allowed; ``str()`` is one line that says what to do."""
 
 
 class AddressInUse(Exception):
-    """Nobody can listen on the address now, which may pass; ``str()`` is one line that says what to do."""
+    """The address cannot be listened on now; ``str()`` is one line that says what to do."""
 
 
 def is_loopback(bind: str) -> bool:
@@ -76,9 +76,9 @@ def check_bind(bind: str, url: str, *, encrypted: bool) -> None:
 
 
 def check_free(bind: str) -> None:
-    """Raise AddressInUse when nobody can listen on ``bind``: somebody does, or the address is not ours.
+    """Raise AddressInUse when ``bind`` cannot be listened on: it is in use, or not of this machine.
 
-    Processes of a dashboard that was killed listen until they notice: they are waited for.
+    Processes of a killed dashboard listen until they notice; they are waited for.
     """
     until = monotonic() + WAIT_SECONDS
     while (wrong := _refusal(bind)) is not None:
@@ -116,7 +116,7 @@ def _has_user(url: str) -> bool:
 
 
 class DashboardApplication(BaseApplication):  # type: ignore[misc]
-    """gunicorn with our settings; the app is made before the fork and shared by all."""
+    """gunicorn with our settings; the app is made once, before the fork."""
 
     def __init__(self, make_app: Callable[[], Flask], options: dict[str, object]) -> None:
         self._make_app = make_app
@@ -124,14 +124,14 @@ class DashboardApplication(BaseApplication):  # type: ignore[misc]
         super().__init__()
 
     def load_config(self) -> None:
-        """Take our options; no configuration file and no environment variable is read."""
+        """Set our options; no configuration file and no environment variable is read."""
         for name, value in self._options.items():
             # Before 25.1 there is no control socket that could be disabled.
             if name in self.cfg.settings or name != "control_socket_disable":
                 self.cfg.set(name, value)
 
     def load(self) -> Flask:
-        """Return the WSGI app with all templates loaded, which its processes share."""
+        """Return the WSGI app with all templates loaded: its processes share their memory."""
         stop_signals.leave_if_asked()
         app = self._make_app()
         templates.load_all(app.jinja_env)
@@ -149,7 +149,7 @@ def run(
     shutdown_seconds: float = 10,
     make_watcher: Callable[[int], WebWatcher] | None = None,
 ) -> None:
-    """Serve until a signal says stop; returns never, gunicorn exits the process.
+    """Serve until a signal stops it; never returns, gunicorn exits the process.
 
     ``certificate`` and ``key`` are paths of PEM files for TLS of our own. ``make_watcher`` gives each worker
     process its watcher; its argument is the descriptor of a file that the processes share.
@@ -191,11 +191,11 @@ def run(
 
 
 def _report_ready(bind: str) -> None:
-    """Say that the dashboard listens, and take only those signals of gunicorn's that fit it.
+    """Log that the dashboard listens, and ignore the signals of gunicorn that do not fit it.
 
-    By SIGUSR2 gunicorn starts a second dashboard beside the first, by SIGTTIN and SIGTTOU, which a shell
-    sends to background jobs, one process more or less: their number is a setting. It does not know of a
-    stop that came before it looked after stops itself.
+    SIGUSR2 would start a second dashboard beside the first. SIGTTIN and SIGTTOU, which a shell sends to
+    background jobs, would add or remove a process; their number is a setting. gunicorn does not know of a
+    stop that came before it handled signals.
     """
     stop_signals.leave_if_asked()
     for number in IGNORED_SIGNALS:
@@ -209,9 +209,9 @@ def _log_ignored_signal(number: int, _frame: FrameType | None) -> None:
 
 
 def prepare_fork(_server: object, _worker: object) -> None:
-    """Let the process about to be forked share what stands: what is collected for garbage would be copied.
+    """Freeze the garbage collector before a fork: objects that it visits would be copied.
 
-    A stop waits in it until it can take one in, or gunicorn would wait in vain for its end.
+    A stop signal waits in the child until it can handle one, or gunicorn would wait in vain for its end.
     """
     stop_signals.hold_back()
     gc.collect()
@@ -219,7 +219,7 @@ def prepare_fork(_server: object, _worker: object) -> None:
 
 
 def _hooks(make_watcher: Callable[[int], WebWatcher] | None) -> dict[str, object]:
-    """Return the hooks of gunicorn around each worker process, which has a sentinel of its own."""
+    """Return gunicorn's hooks around each worker process, which has a watcher of its own."""
     stage = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process lives)
     watchers: list[WebWatcher] = []
 

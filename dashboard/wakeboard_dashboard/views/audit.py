@@ -19,7 +19,7 @@ from wakeboard_dashboard.pages.form_errors import with_times_form
 from wakeboard_dashboard.pages.live import FRAGMENTS, Context, Json, add_page, rows_twin
 from wakeboard_dashboard.queries import audit
 from wakeboard_dashboard.text import targets
-from wakeboard_dashboard.text.changes import describe_changes, redact_row, describe_all_changes
+from wakeboard_dashboard.text.changes import describe_all_changes, describe_changes, redact_row
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 

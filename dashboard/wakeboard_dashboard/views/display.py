@@ -1,4 +1,4 @@
-"""View of /display: how a browser shows every page. Its choices are cookies; the database has none of them."""
+"""View of /display: how a browser shows every page. Its choices are cookies, not rows."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wakeboard_dashboard.text.formats import local
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of
 from wakeboard_dashboard.web.preferences import CHOICES, YEAR_SECONDS, is_zone, zones
-from wakeboard_dashboard.web.responses import referring_path, local_path, see_other
+from wakeboard_dashboard.web.responses import local_path, referring_path, see_other
 
 blueprint = Blueprint("display", __name__)
 

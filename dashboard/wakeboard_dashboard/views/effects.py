@@ -55,7 +55,9 @@ add_verb(
     f"{PATH}/<id:effect_id>/settle",
     "effect.settle",
     _settle,
-    question=lambda effect_id: "Did it happen? Look at the receiving side first: what you say here is believed.",
+    question=lambda effect_id: (
+        "Did it happen? Look at the receiving side first: what you say here is believed."
+    ),
     back=lambda effect_id: PATH,
     template="effects/_settle.html",
     context=lambda effect_id: {"effect": effects.one(reading(), effect_id)},

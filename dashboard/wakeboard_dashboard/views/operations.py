@@ -70,7 +70,9 @@ def find_operation(operation_id: int) -> Context:
     """Return an operation and the runs of it that the address asks for."""
     filters = params.from_request(FIELDS_OF_ONE)
     operation = _require_operation(operation_id)
-    is_bad, sentence = words.sentence(dict(operation), as_of(), is_alive=operations.is_somebody_alive(reading()))
+    is_bad, sentence = words.sentence(
+        dict(operation), as_of(), is_alive=operations.is_somebody_alive(reading())
+    )
     return {
         "operation": operation,
         "filters": filters,
@@ -154,7 +156,9 @@ add_verb(
     f"{PATH}/<id:operation_id>/pause",
     "operation.pause",
     lambda connection, actor, reason, operation_id: control.pause(connection, operation_id, actor, reason),
-    question=lambda operation_id: f"Pause operation {operation_id}? No further run is moved until it is resumed.",
+    question=lambda operation_id: (
+        f"Pause operation {operation_id}? No further run is moved until it is resumed."
+    ),
     back=lambda operation_id: f"{PATH}/{operation_id}",
 )
 add_verb(

@@ -57,7 +57,9 @@ def attention_count() -> Response:
     """Return the count of what needs a person, which the bar of every page polls."""
     params.refuse_unknown()
     return respond(
-        lambda: render_template("_attention.html", attention=attention.store_count(attention.read_state().count))
+        lambda: render_template(
+            "_attention.html", attention=attention.store_count(attention.read_state().count)
+        )
     )
 
 

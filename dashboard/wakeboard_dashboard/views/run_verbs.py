@@ -37,7 +37,11 @@ def _again(connection: psycopg.Connection, actor: Actor, reason: str | None, run
 
 def read_payload() -> Json | None:
     """Return the payload that the request brings: an object in JSON, or JSON text in a form; None without."""
-    value = (request.get_json(silent=True) or {}).get("payload") if request.is_json else read_body().get("payload")
+    value = (
+        (request.get_json(silent=True) or {}).get("payload")
+        if request.is_json
+        else read_body().get("payload")
+    )
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
     try:

@@ -71,6 +71,8 @@ add_verb(
     f"{PATH}/<id:view_id>/remove",
     "view.remove",
     lambda connection, actor, reason, view_id: views.remove(connection, view_id, actor, reason),
-    question=lambda view_id: f"Remove the view “{_view(view_id)['name']}” for everybody? The runs in it stay.",
+    question=lambda view_id: (
+        f"Remove the view “{_view(view_id)['name']}” for everybody? The runs in it stay."
+    ),
     back=lambda view_id: BACK,
 )

@@ -36,7 +36,9 @@ def new() -> Response:
     require(EDIT)
     if request.method == "GET":
         params.refuse_unknown({"next": params.TEXT, "reason": params.TEXT, "type": params.TEXT})
-        return _form_page({"job_type": request.args.get("type", ""), "reason": request.args.get("reason", "")})
+        return _form_page(
+            {"job_type": request.args.get("type", ""), "reason": request.args.get("reason", "")}
+        )
     refuse_unknown_fields(*FIELDS)
     texts = read_texts()
     values, errors = form.read_new(texts)

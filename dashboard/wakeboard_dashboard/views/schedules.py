@@ -20,7 +20,7 @@ from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import audit, schedules
 from wakeboard_dashboard.queries.keyset import Rows
 from wakeboard_dashboard.text import schedule as words
-from wakeboard_dashboard.text.changes import describe_changes, redact_row, describe_all_changes
+from wakeboard_dashboard.text.changes import describe_all_changes, describe_changes, redact_row
 from wakeboard_dashboard.text.oddities import MEANINGS, LatestRun, count_oddities, find_oddities
 from wakeboard_dashboard.text.questions import format_question
 from wakeboard_dashboard.views.audit import action_label
@@ -143,7 +143,11 @@ def _code_schedule(definition: RowMapping) -> str | None:
     schedule: str | None = definition["code_schedule"]
     zone = definition["code_timezone"] or definition["timezone"]
     is_its_own = definition["name"] in schedule_names(definition["job_type"])
-    if schedule is None or not is_its_own or (schedule, zone) == (definition["schedule"], definition["timezone"]):
+    if (
+        schedule is None
+        or not is_its_own
+        or (schedule, zone) == (definition["schedule"], definition["timezone"])
+    ):
         return None
     return schedule if zone == definition["timezone"] else f"{schedule} in {zone}"
 

@@ -192,8 +192,8 @@ def warnings(context: Context) -> Iterator[str]:
             yield f"{blocker['says']} {blocker['mend']}"
     if context["sight"]["hidden"] and not context["sight"]["sees_all"]:
         yield (
-            f"Of {context['sight']['hidden']} sessions of other roles it cannot be seen how old they are: as a "
-            f"superuser, GRANT pg_monitor TO {formats.visible(context['sight']['role'])}"
+            f"Of {context['sight']['hidden']} sessions of other roles it cannot be seen how old they are: as "
+            f"a superuser, GRANT pg_monitor TO {formats.visible(context['sight']['role'])}"
         )
     if follower is not None and follower["error"]:
         yield f"The replica that pages are read from does not answer: {follower['error']}"

@@ -73,7 +73,9 @@ def find_workers() -> Context:
 def parts(rows: Sequence[RowMapping]) -> list[tuple[str, str, list[RowMapping]]]:
     """Return (heading, meaning, workers) of each part of the list that has any."""
     ranks = {title: {workers.STATES.index(state) for state in states} for title, _, states in PARTS}
-    sections = [(title, meaning, [row for row in rows if row["rank"] in ranks[title]]) for title, meaning, _ in PARTS]
+    sections = [
+        (title, meaning, [row for row in rows if row["rank"] in ranks[title]]) for title, meaning, _ in PARTS
+    ]
     return [part for part in sections if part[2]]
 
 

@@ -1,7 +1,7 @@
-"""What a person reads when something is wrong: one sentence, the request's id, never a stack trace.
+"""Error answers: one sentence and the request's id, never a stack trace.
 
-Every error goes through ``show``, in the shape the asker wants, and asks the database nothing: it may be what
-is wrong. After an act it says what is known of that, and leads back to the form.
+Every error goes through ``error_response``, as JSON, text or page. It never queries the database, which may
+be the cause. After a verb it says whether it may have been done, and leads back to the form.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BARE = (
     '<!doctype html>\n<html lang="en"><title>{title}</title>\n'
     '<h1>{title}</h1>\n<p>{sentence}</p>\n<p>Request {id}</p>\n<p><a href="/">Overview</a></p>\n'
 )
-# The errors whose form may do better the next time.
+# Errors after which the same form may succeed.
 TRY_AGAIN = (400, 409, 500, 503)
 SLOW = "The database took too long to answer this page. Narrow the filter or the time span and try again."
 BUSY = "All of the dashboard's database connections are in use. Try again in a few seconds."
@@ -48,7 +48,7 @@ SHUT_OUT = (
     "The database role of this dashboard may not do that. Use the role that owns the schema wakeboard; "
     "wakeboard doctor names what is wanting."
 )
-# The database's own word that some letter of a text has no place in it.
+# Errors of the database about a character that its encoding does not have.
 UNSTORABLE = (psycopg.errors.CharacterNotInRepertoire, psycopg.errors.UntranslatableCharacter)
 NO_LETTERS = "The text has letters that the database cannot store: leave them out."
 EMPTY = "The database has no Wakeboard tables of this version yet. Run: wakeboard db upgrade"
@@ -82,17 +82,19 @@ def install(app: Flask) -> None:
 
 
 class NotFoundWithLink(NotFound):
-    """A thing that is not there while something of it is: ``lead`` is an address here, ``label`` its name."""
+    """A 404 with a link to what remains of the thing: ``lead`` is an address here, ``label`` its text."""
 
     def __init__(self, sentence: str, lead: str, label: str) -> None:
         super().__init__(sentence)
         self.lead, self.label = lead, label
 
 
-def error_response(code: int, sentence: str, title: str | None = None, more: NotFoundWithLink | None = None) -> Response:
+def error_response(
+    code: int, sentence: str, title: str | None = None, more: NotFoundWithLink | None = None
+) -> Response:
     """Return the error ``code`` with ``sentence`` as JSON, as plain text for htmx, or as a page.
 
-    ``more`` says what of the thing is still there.
+    ``more`` has a link to what remains of the thing.
     """
     g.is_error = True
     title = title or TITLES.get(code, "Not done")
@@ -146,8 +148,8 @@ def _handle_http(error: HTTPException) -> Response:
 
 
 def _invalid_group() -> str | None:
-    """Return what is wrong with a verb on what is no error group: its address is that of a code, which may be
-    any text and takes no POST."""
+    """Return the sentence for a verb on what is no error group: such an address is that of a code, which may
+    be any text and takes no POST."""
     head, _, verb = request.path.rpartition("/")
     given = head.removeprefix("/errors/")
     if request.method != "POST" or given == head or f"error.{verb}" not in VERBS:
@@ -171,12 +173,12 @@ def _handle_unreachable(error: Exception) -> Response:
 
 
 def _may_be_done() -> bool:
-    """Return whether this request may have done what it was sent for, before it failed."""
+    """Return whether this request may have done its verb before it failed."""
     return request.method in ACTS and bool(g.get("may_be_done"))
 
 
 def _act_sentence(act: str, look: str) -> str:
-    """Return ``look`` for who only looks; for who acts ``act``, and what is known of whether it was done."""
+    """Return ``look`` for a page; for a verb ``act``, and whether it may have been done."""
     if request.method not in ACTS:
         return look
     if request.path in OPEN_PATHS:
@@ -185,7 +187,7 @@ def _act_sentence(act: str, look: str) -> str:
 
 
 def _handle_database(error: Exception) -> Response:
-    """Tell a database that is away, slow, busy or empty from a fault of ours."""
+    """Distinguish a database that is away, slow, busy or empty from a fault of ours."""
     cause = getattr(error, "orig", None) or error
     if isinstance(cause, NO_TABLES):
         log.warning("schema missing: %s", first_line(cause))

@@ -22,7 +22,7 @@ def _kind(table: str, column: str, sentence: str) -> _Kind:
     return _Kind(text(f"SELECT 1 FROM wakeboard.{table} WHERE {column} = :given"), sentence)
 
 
-# By the noun of a verb, see ``core.states.Verb``. Views of errors, alerts and saved views look for themselves.
+# By the noun of a verb, see ``core.states.Verb``. Views of errors, alerts and saved views check themselves.
 KINDS = {
     "run": _kind("job_runs", "id", "There is no run {}: it never was, or retention has removed it."),
     "effect": _kind(

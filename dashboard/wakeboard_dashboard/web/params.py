@@ -1,7 +1,7 @@
 """Reads the query string of a request as filters.
 
-``wakeboard.reporting.filters`` says what filters may be. What is unknown or malformed raises FilterError, which
-``web.errors`` shows as a 400 with its sentence.
+``wakeboard.reporting.filters`` says what filters may be. What is unknown or malformed raises FilterError,
+which ``web.errors`` shows as a 400 with its sentence.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What tokens for some job types may ask for: declared beside each page and verb, else closed to them.
+"""Which addresses tokens for some job types may use: declared beside each page and verb, else none.
 
     add_page(blueprint, "/runs/<id:run_id>", …, scope=Scope.RUN)
 
-Only marks; ``wakeboard_dashboard.web.security`` reads the marks and keeps to them.
+``wakeboard_dashboard.web.security`` enforces these marks.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Who may come in: closed by default, decided before any view runs.
+"""Guards every request before any view runs: host, cross-site, session or token, scope. Closed by default.
 
-Host, cross-site, session or token, role; then the headers every response carries. Knows no page.
+Adds the security headers to every response. Knows no page.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from wakeboard_dashboard.web.connection import writing
 from wakeboard_dashboard.web.files import STATIC, fingerprint
 from wakeboard_dashboard.web.not_found import missing
 from wakeboard_dashboard.web.poll_sessions import PollSessions
-from wakeboard_dashboard.web.responses import PROBES, referring_path, is_ours, parts_of, wanted
+from wakeboard_dashboard.web.responses import PROBES, is_ours, parts_of, referring_path, wanted
 from wakeboard_dashboard.web.scopes import Scope, declared
 
 log = logging.getLogger("wakeboard.web")
@@ -47,7 +47,7 @@ HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
     "X-Frame-Options": "DENY",
 }
-# What says nothing about a style, a script or a picture, and would go with each: a twentieth of a load.
+# Headers that mean nothing for a style, a script or a picture; on each they would be a twentieth of a load.
 NO_FILE_HEADERS = (
     "Permissions-Policy",
     "X-Frame-Options",
@@ -66,7 +66,7 @@ def install(app: Flask) -> None:
 
 
 def guard() -> Response | None:
-    """Let the request through, or answer it: runs before routing has any effect."""
+    """Return None to let the request through, else the answer. Runs before routing has any effect."""
     g.request_id = secrets.token_hex(8)
     g.actor = None
     if "\0" in request.path or "%00" in request.query_string.decode("latin-1"):
@@ -85,7 +85,7 @@ def guard() -> Response | None:
         return _sign_in()
     if g.actor.job_types is not None:
         _check_scope(g.actor)
-    # Until here only who asks was looked up; see connection.writing.
+    # So far ``writing`` was used only to find the actor; see web.connection.writing.
     g.may_be_done = False
     return None
 
@@ -120,13 +120,15 @@ def _check_run_scope(actor: Actor, run_id: int) -> None:
 
 
 def _record_out_of_scope(actor: Actor, kind: str, name: str, result: str) -> None:
-    """Write down what a token for other types tried to do; what it tried to read is only refused."""
+    """Audit a verb that a token for other types tried; a page that it tried is only refused."""
     if request.method not in SAFE_METHODS:
-        record_refusal(actor, "out_of_scope", kind, name, reason=f"{request.method} {request.path}", result=result)
+        record_refusal(
+            actor, "out_of_scope", kind, name, reason=f"{request.method} {request.path}", result=result
+        )
 
 
 def _check_host() -> None:
-    """Refuse a Host that is none of our names: a foreign name that resolves to us is an attack or a mistake.
+    """Refuse a Host that is none of our names: a foreign name that resolves here is an attack or a mistake.
 
     Werkzeug's TRUSTED_HOSTS cannot name an IPv6 address, so the list is ours.
     """
@@ -146,7 +148,7 @@ def _is_loopback() -> bool:
 
 
 def identify() -> Actor | None:
-    """Return who asks, from the Bearer token or the session cookie; None when neither is valid."""
+    """Return the actor of the Bearer token or the session cookie; None when neither is valid."""
     authorization = request.authorization
     if authorization is None and is_poll() and (actor := _find_polling_actor()) is not None:
         return _with_request(actor)
@@ -159,7 +161,7 @@ def identify() -> Actor | None:
 
 
 def _find_polling_actor() -> Actor | None:
-    """Return who polls, as far as that is known without a statement of its own."""
+    """Return the actor of a poll where that is known without a statement of its own."""
     name = known_cookie_name()
     cookie = request.cookies.get(name) if name else None
     actor = _poll_sessions().find(cookie) if cookie else None
@@ -187,7 +189,7 @@ def _find_by_cookie(connection: users.Connection, cookie: str | None) -> Actor |
 
 
 def _with_request(actor: Actor) -> Actor:
-    """Return ``actor`` as it acts in this request."""
+    """Return ``actor`` with the address and the id of this request."""
     return replace(actor, ip=request.remote_addr, request_id=g.request_id)
 
 
@@ -197,7 +199,7 @@ def is_poll() -> bool:
 
 
 def _sign_in() -> Response:
-    """Answer somebody unknown: 401 for programs, the login page for people."""
+    """Answer a request without an actor: 401 for programs, the login page for people."""
     shape = wanted()
     if shape == "page" and request.method in SAFE_METHODS:
         here = form_return.path() + request.full_path.removeprefix(request.path).rstrip("?")
@@ -216,7 +218,7 @@ def _sign_in() -> Response:
 
 
 def _session_ended_page() -> Response:
-    """Answer a form that came after its session had ended: nothing was done, and the same is asked again."""
+    """Answer a form whose session has ended: nothing was done, and the form is offered again."""
     way, whose = form_return.with_reason(), request.form.get("by", "")
     query = urlencode({"next": way.address} | ({"whose": whose} if whose else {}), quote_via=quote, safe="")
     page = render_template(
@@ -231,7 +233,7 @@ def _session_ended_page() -> Response:
 
 
 def _check_site() -> None:
-    """Refuse a write that another site's page sent, by fetch metadata; raises Forbidden, audited."""
+    """Refuse a write that another site's page sent, by fetch metadata. Raises Forbidden, audited."""
     site = request.headers.get("Sec-Fetch-Site")
     origin = request.headers.get("Origin")
     if site is not None and site not in ("same-origin", "none"):
@@ -264,7 +266,7 @@ def record_refusal(
     result: str,
     reason: str | None = None,
 ) -> None:
-    """Write a refusal to the audit log; a database that is away must not turn it into an error."""
+    """Write a refusal to the audit log; without a database it is only logged."""
     try:
         with writing() as connection:
             audit.record(connection, actor, action, target_type, target_id, reason=reason, result=result)
@@ -310,9 +312,9 @@ def known_cookie_name() -> str | None:
 
 
 def _cache_control() -> str:
-    """Return how long a static file may be kept: for ever only under the name of what it is now.
+    """Return the Cache-Control of a static file: for ever only where the address names its present content.
 
-    While two versions serve side by side, one may be asked for the other's file: kept, it would stay wrong.
+    While two versions serve side by side, one may be asked for the other's file, which must not be cached.
     """
     version = request.args.get("v")
     if version is None:

@@ -189,5 +189,6 @@ def stop(connection: Connection, worker_id: str, actor: Actor, reason: str | Non
 
 
 __all__ = [
-    "LARGEST_LIMIT", "MOST_DAYS", "PUBLISH", "Same", "drain", "keep", "limit", "pause", "resume", "stop", "undrain",
+    "LARGEST_LIMIT", "MOST_DAYS", "PUBLISH", "Same", "drain", "keep", "limit", "pause", "resume", "stop",
+    "undrain",
 ]  # fmt: skip
