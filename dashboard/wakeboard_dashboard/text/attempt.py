@@ -1,4 +1,4 @@
-"""What came after an attempt, and why then: the delay before the next one in words. Pure."""
+"""What followed an attempt, in words: the delay before the next one and its reason. Pure."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from wakeboard.core.retry import Backoff
 from wakeboard.core.states import FAILURES, Outcome
 from wakeboard_dashboard.text.formats import Row, between
 
-# What is written a moment after it was drawn does not differ from it.
+# Times that differ by no more are equal: a row is written a moment after its delay was drawn.
 SLACK = timedelta(seconds=1)
-# A rule has reached its longest delay by then.
+# A backoff has reached its longest delay by then.
 MOST_STEPS = 50
 
 
 def describe_followups(ended: Sequence[Row], run: Row) -> dict[int, str]:
-    """Return, by lease_epoch, what followed each of the ``ended`` attempts (newest first) of ``run``.
+    """Return sentences by lease_epoch: what followed each of the ``ended`` attempts, newest first.
 
-    ``run``: a row of job_runs with ``backoff``, the rule of its type today.
+    ``run`` is their run, a row of job_runs with ``backoff``, the rule of its type today.
     """
     sentences = {}
     next_due_at: datetime | None = run["run_at"]
@@ -52,7 +52,7 @@ def _last_word(attempt: Row, run: Row, *, is_newest: bool) -> str:
 
 
 def _waited(attempt: Row, rule: str) -> str:
-    """Return ``next try after 4 min, by its backoff``, or whose wish another delay was."""
+    """Return ``next try after 4 min, by the backoff of its type``, or what else set the delay."""
     ended, due = attempt["finished_at"], attempt["next_run_at"]
     if due <= ended:
         return "next try at once: a lost lease is taken over without a wait"
@@ -65,7 +65,7 @@ def _waited(attempt: Row, rule: str) -> str:
 
 
 def _is_of(rule: str, seconds: float) -> bool:
-    """Return whether the rule, with its jitter, can have given this delay."""
+    """Return whether the backoff ``rule``, with its jitter, can have given this delay."""
     backoff = Backoff.parse_or_default(rule)
     slack = SLACK.total_seconds()
     return any(

@@ -1,4 +1,4 @@
-"""An operation on many runs in words: what it is doing, what it did, why it does not go on. Pure."""
+"""An operation on many runs in words: what it does, what it has done, why it has stopped. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from datetime import datetime
 from wakeboard.bulk import rules
 from wakeboard_dashboard.text.formats import Row, duration, number, plural
 
-# What would happen, the question, and what was done, by verb.
+# By verb: what would happen.
 MEANS = {
     "retry": "They become due; dead and cancelled ones start afresh.",
     "cancel": "What waits will not run; what runs is asked to stop; what is dead is dismissed.",
     "again": "Each ended run gets a new run with the same payload.",
 }
-# What is said where nothing would.
+# By verb: where no run would be moved.
 NONE = {
     "retry": "None of them would be retried now. Retry makes due what waits for later, and starts what is"
     " dead or cancelled afresh.",
@@ -26,7 +26,7 @@ ASKS = {
     "cancel": f"Cancel {{runs}}? {MEANS['cancel']}",
     "again": f"Run {{runs}} again? {MEANS['again']}",
 }
-# Chosen one by one they are moved all the same; who chooses should know.
+# Why runs that were chosen one by one need caution; a filter leaves them out.
 CAREFUL = {
     "paused": "of a paused type: nothing of it runs until someone resumes it",
     "unconfirmed": "with an effect that no one has confirmed: look at the receiving side first",

@@ -1,6 +1,6 @@
 """A schedule in words: when it fires, in its own zone and in UTC, and what is odd about it. Pure.
 
-What cannot be read is told as a sentence, never raised: a page must show a broken schedule too.
+Nothing is raised for a schedule that cannot be read: a page must show it too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from wakeboard.reporting.diagnosis import standstill
 from wakeboard.schedules.next_fires import preview as preview_of
 from wakeboard_dashboard.text.formats import Row
 
-# A page does not wait for a schedule of a far day.
+# A page does not wait for a schedule that fires on a distant day.
 PREVIEW_SECONDS = 0.5
 MISFIRES = {
     "one": "the latest of them is made up for",
@@ -58,7 +58,7 @@ def state(definition: Row) -> tuple[str, str]:
 
 
 def standstill_reason(definition: Row) -> str:
-    """Return ``its type mail is paused``, or what else keeps its runs from starting; empty where they may."""
+    """Return why runs of the schedule cannot start, as ``its type mail is paused``; empty where they can."""
     why = definition["standstill"]
     return standstill.clause(why, definition["job_type"]) if why else ""
 

@@ -1,4 +1,4 @@
-"""What an admin typed into the form of a schedule: values, or a sentence for each that is wrong. Pure."""
+"""Reads the form of a schedule: values, or a sentence for each field that is wrong. Pure."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MOVED = (
 
 
 def texts_of(definition: Row) -> dict[str, str]:
-    """Return what the form says before anybody types: secrets of the payload are hidden."""
+    """Return the texts of the form of ``definition``, by field; secrets of the payload are hidden."""
     return {
         "schedule": definition["schedule"] or "",
         "timezone": definition["timezone"],
@@ -65,7 +65,7 @@ def read(texts: Mapping[str, str], definition: Row) -> tuple[dict[str, Any], dic
 
 
 def texts_of_new(timezone: str) -> dict[str, str]:
-    """Return what the form of a new schedule says before anybody types; ``timezone`` is the server's."""
+    """Return the texts of the empty form of a new schedule; ``timezone`` is the server's."""
     usual = asdict(Definition(name="", job_type="", schedule=None, timezone=timezone)) | {"enabled": True}
     texts = texts_of(usual) | {"name": "", "job_type": "", "new_type": ""}
     return {name: text for name, text in texts.items() if name != "enabled"}
@@ -84,7 +84,7 @@ def read_new(texts: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
 
 
 def _duration_text(seconds: float | None) -> str:
-    """Return seconds as ``read`` takes them back, exactly; what it refuses is shown as it is."""
+    """Return seconds as text that ``read`` turns back into the same number, where it can."""
     if seconds is None:
         return ""
     plain = f"{Decimal(repr(seconds)).normalize():f}"

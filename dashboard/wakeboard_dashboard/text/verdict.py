@@ -1,4 +1,4 @@
-"""One sentence on how things are, of numbers that others counted. Pure."""
+"""The overview in one sentence, made of numbers that queries counted. Pure."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def capped(count: int) -> str:
 
 
 def verdict(counts: Counts, rising: Finding, firing: Sequence[str], now: datetime) -> Verdict:
-    """Return how things are at ``now``; ``firing`` are the kinds of the alert rules that fire."""
+    """Return the verdict at ``now``; ``firing`` are the kinds of the alert rules that fire."""
     problems = list_problems(counts, rising, firing)
     if counts.workers == 0:
         return _without_workers(counts, problems, now)
@@ -145,7 +145,7 @@ def slots_in_words(counts: Counts) -> str:
 
 
 def list_problems(counts: Counts, rising: Finding, firing: Sequence[str]) -> list[str]:
-    """Return a clause for each thing that is not as it should be, in the order of the tiles."""
+    """Return a clause for each problem, in the order of the tiles."""
     rise = f"failures rise ({number(rising.value)} in the last hour)" if rising.firing else ""
     clauses = (
         _counted(counts.dead, "run is dead", "runs are dead"),
@@ -161,7 +161,7 @@ def list_problems(counts: Counts, rising: Finding, firing: Sequence[str]) -> lis
 
 
 def other_rules(counts: Counts, rising: Finding, firing: Sequence[str]) -> list[str]:
-    """Return the kinds of ``firing``, each once, that the numbers do not tell of already."""
+    """Return the kinds of ``firing``, each once, whose problem no number shows already."""
     counted = {
         "dead_runs": counts.dead,
         "stuck_leases": counts.stuck,
@@ -189,7 +189,7 @@ def _listed(clauses: Sequence[str]) -> str:
 
 
 def _without_workers(counts: Counts, problems: Sequence[str], now: datetime) -> Verdict:
-    """Word the case in which nothing runs at all; what else is wrong comes after it."""
+    """Return the verdict where no worker lives; ``problems`` come after it."""
     waiting = f"{capped(counts.queued)} queued." if counts.queued else "Nothing is queued."
     besides = f" {_listed(problems)}." if problems else ""
     if counts.worker_seen_at is None:
@@ -208,7 +208,7 @@ def _without_workers(counts: Counts, problems: Sequence[str], now: datetime) -> 
 
 
 def _without_claims(counts: Counts, problems: Sequence[str]) -> Verdict:
-    """Word the case in which workers are there and none takes new work; what else is wrong comes after it."""
+    """Return the verdict where workers live and none claims; ``problems`` come after it."""
     who = " and ".join(
         _counted(count, f"is {word}", f"are {word}") for word, count in _leaving(counts) if count
     )

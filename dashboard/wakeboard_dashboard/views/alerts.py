@@ -17,7 +17,8 @@ from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
 from wakeboard.core.time.durations import parse_duration
 from wakeboard.database.audit import Actor
-from wakeboard.queue import Answer, alerts
+from wakeboard.queue import Answer
+from wakeboard.queue import alerts as moves
 from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.pages.verbs import add_verb, read_body
 from wakeboard_dashboard.queries import alerts as query
@@ -60,7 +61,7 @@ def find_alerts() -> Context:
     return {
         "filters": filters,
         "rules": rules,
-        "states": {rule["id"]: alerts.state_of(dict(rule)) for rule in rules},
+        "states": {rule["id"]: moves.state_of(dict(rule)) for rule in rules},
         "findings": {rule["id"]: NOTHING | (rule["found"] or {}) for rule in rules},
         "kinds": KINDS,
         "colours": COLOURS,
@@ -159,13 +160,13 @@ def _silence(connection: psycopg.Connection, actor: Actor, reason: str | None, r
         seconds = silence_seconds(text, as_of().astimezone(g.zone))
     except ValueError as error:
         abort(400, str(error))
-    return alerts.silence(connection, rule_id, seconds, actor, reason)
+    return moves.silence(connection, rule_id, seconds, actor, reason)
 
 
 def _edit(connection: psycopg.Connection, actor: Actor, reason: str | None, rule_id: int) -> Answer:
     other_fields = ("reason", "next") if request.is_json else ("reason", "next", "by")
     values = {name: text.strip() for name, text in read_body().items() if name not in other_fields}
-    return alerts.edit(connection, rule_id, values, actor, reason)
+    return moves.edit(connection, rule_id, values, actor, reason)
 
 
 def _test(connection: psycopg.Connection, actor: Actor, reason: str | None, rule_id: int) -> Answer:

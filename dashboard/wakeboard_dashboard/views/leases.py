@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import Blueprint
 from sqlalchemy import RowMapping
 
-from wakeboard import queue as transitions
+from wakeboard import queue
 from wakeboard.core.leases import NAMES, STATES, takeover
 from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.pages.verbs import add_verb
@@ -101,7 +101,7 @@ add_verb(
     blueprint,
     f"{PATH}/<id:run_id>/release",
     "lease.release",
-    lambda connection, actor, reason, run_id: transitions.release_lease(connection, run_id, actor, reason),
+    lambda connection, actor, reason, run_id: queue.release_lease(connection, run_id, actor, reason),
     question=lambda run_id: format_question("lease.release", run_id),
     back=lambda run_id: PATH,
     scope=Scope.RUN,

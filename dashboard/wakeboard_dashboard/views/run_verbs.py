@@ -7,7 +7,7 @@ import json
 import psycopg
 from flask import Blueprint, abort, g, request
 
-from wakeboard import queue as transitions
+from wakeboard import queue
 from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.audit import Actor
@@ -30,8 +30,8 @@ MOST_BEFORE = 4_000
 def _again(connection: psycopg.Connection, actor: Actor, reason: str | None, run_id: int) -> Answer:
     """Run again, with the payload of the request if it brings one (admins)."""
     try:
-        return transitions.run_again(connection, run_id, actor, reason, payload=read_payload())
-    except transitions.EnqueueError as error:
+        return queue.run_again(connection, run_id, actor, reason, payload=read_payload())
+    except queue.EnqueueError as error:
         abort(400, f"{error} Nothing was enqueued.")
 
 
@@ -68,7 +68,7 @@ add_verb(
     blueprint,
     f"{run.PATH}/retry",
     "run.retry",
-    lambda connection, actor, reason, run_id: transitions.retry_now(connection, run_id, actor, reason),
+    lambda connection, actor, reason, run_id: queue.retry_now(connection, run_id, actor, reason),
     question=lambda run_id: (
         f"Retry run {run_id} now? A dead or cancelled run starts with a fresh count of failures."
     ),
@@ -79,7 +79,7 @@ add_verb(
     blueprint,
     f"{run.PATH}/cancel",
     "run.cancel",
-    lambda connection, actor, reason, run_id: transitions.cancel(connection, run_id, actor, reason),
+    lambda connection, actor, reason, run_id: queue.cancel(connection, run_id, actor, reason),
     question=lambda run_id: format_question("run.cancel", run_id),
     back=lambda run_id: f"/runs/{run_id}",
     scope=Scope.RUN,

@@ -18,7 +18,8 @@ from wakeboard.core.builtin_payloads import command_user, no_worker_for
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.audit import Actor
 from wakeboard.database.tables import job_types
-from wakeboard.queue import Answer, pause_all, types
+from wakeboard.queue import Answer, pause_all
+from wakeboard.queue import types as moves
 from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.pages.verbs import add_verb, read_body
 from wakeboard_dashboard.queries import types as query
@@ -181,26 +182,26 @@ def _end_of_pause() -> datetime | None:
 def _pause(connection: psycopg.Connection, actor: Actor, reason: str | None, name: str) -> Answer:
     """Pause a type until the end that the request brings, if it brings one."""
     if not set(ends.FIELDS) & set(read_body()):
-        return types.pause(connection, name, actor, reason)
-    return types.pause(connection, name, actor, reason, until=_end_of_pause())
+        return moves.pause(connection, name, actor, reason)
+    return moves.pause(connection, name, actor, reason, until=_end_of_pause())
 
 
 def _limit(connection: psycopg.Connection, actor: Actor, reason: str | None, name: str) -> Answer:
     """Set the limit that the request brings: a whole number, or none for the code's own."""
     text = read_body().get("limit", "").strip()
     if text in ("", "none"):
-        return types.limit(connection, name, None, actor, reason)
+        return moves.limit(connection, name, None, actor, reason)
     try:
-        most = int(params.whole(0, types.LARGEST_LIMIT).read(text))
+        most = int(params.whole(0, moves.LARGEST_LIMIT).read(text))
     except ValueError:
-        abort(400, f"The limit is “{text[:60]}”; allowed: 0 to {types.LARGEST_LIMIT}, or none.")
-    return types.limit(connection, name, most, actor, reason)
+        abort(400, f"The limit is “{text[:60]}”; allowed: 0 to {moves.LARGEST_LIMIT}, or none.")
+    return moves.limit(connection, name, most, actor, reason)
 
 
 def _keep(connection: psycopg.Connection, actor: Actor, reason: str | None, name: str) -> Answer:
     """Set the days that the request brings; what it does not name stays, empty is the settings' own."""
     days = {key: _days(read_body()[key]) for key in DAYS if key in read_body()}
-    return types.keep(connection, name, actor, reason, **days)
+    return moves.keep(connection, name, actor, reason, **days)
 
 
 def _days(text: str) -> int | None:
@@ -208,17 +209,17 @@ def _days(text: str) -> int | None:
     if text.strip() in ("", "none"):
         return None
     try:
-        return int(params.whole(1, types.MOST_DAYS).read(text.strip()))
+        return int(params.whole(1, moves.MOST_DAYS).read(text.strip()))
     except ValueError:
-        abort(400, f"The days are “{text[:60]}”; allowed: 1 to {types.MOST_DAYS}, or none.")
+        abort(400, f"The days are “{text[:60]}”; allowed: 1 to {moves.MOST_DAYS}, or none.")
 
 
 def _ask_keep(name: str) -> Context:
-    return {"type": query.one(reading(), name), "largest": types.MOST_DAYS}
+    return {"type": query.one(reading(), name), "largest": moves.MOST_DAYS}
 
 
 def _ask_limit(name: str) -> Context:
-    return {"type": query.one(reading(), name), "largest": types.LARGEST_LIMIT}
+    return {"type": query.one(reading(), name), "largest": moves.LARGEST_LIMIT}
 
 
 add_verb(
@@ -238,7 +239,7 @@ add_verb(
     blueprint,
     f"{ONE}/resume",
     "type.resume",
-    lambda connection, actor, reason, name: types.resume(connection, name, actor, reason),
+    lambda connection, actor, reason, name: moves.resume(connection, name, actor, reason),
     question=lambda name: f"Let workers start runs of type {name} again?",
     back=lambda name: PATH,
     scope=Scope.TYPE,
