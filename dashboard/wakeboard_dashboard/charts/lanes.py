@@ -1,4 +1,4 @@
-"""The attempts of a run as lanes on one line of time: when each waited, when it ran. Pure."""
+"""The attempts of a run as lanes over time: when each waited, when it ran. Pure."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from wakeboard_dashboard.text.formats import Row
 
 WIDTH = 1000
-# Narrower bars cannot be seen, nor pointed at.
+# Narrower bars could be neither seen nor pointed at.
 NARROWEST = 8
-# So many lanes are drawn, the newest.
+# The most lanes that are drawn; the newest are.
 MOST = 20
 
 

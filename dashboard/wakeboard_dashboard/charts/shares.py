@@ -1,4 +1,4 @@
-"""What became of the runs of an operation, as one bar: shares of a whole, side by side. Pure."""
+"""The runs of an operation by what became of them, as shares of one bar. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from wakeboard.bulk.rules import OPEN
 from wakeboard_dashboard.text.formats import Row
 
 WIDTH = 1000
-# A share that is there is seen.
+# Smaller shares are drawn so wide, so that they are seen.
 NARROWEST = 4
 
 

@@ -1,4 +1,4 @@
-"""A payload as a tree that opens: what is shown is redacted, the rest is not even looked at. Pure."""
+"""A payload as a tree: what is shown is redacted, the rest is not read. Pure."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MOST_NODES = 200
 MOST_CHILDREN = 50
 DEEPEST = 12
 LONGEST = 300
-# A longer key or value is no address that anybody wants to share.
-LONGEST_SOUGHT = 100
+# In characters: longer keys and values make no address to share.
+LONGEST_FILTER = 100
 # Only short branches are open at first; on the first level they may be twice as long.
 OPEN_CHILDREN = 10
 # A JSON object or list.
@@ -53,13 +53,13 @@ class Tree:
 
 def tree(payload: Mapping[str, object]) -> Tree:
     """Return ``payload`` as a tree of at most MOST_NODES nodes; secrets are hidden, long text is cut."""
-    growing = _Growing()
-    nodes = tuple(growing.parts(payload, (), 0))
-    return Tree(nodes, len(payload), growing.is_cut or len(nodes) < len(payload))
+    builder = _TreeBuilder()
+    nodes = tuple(builder.parts(payload, (), 0))
+    return Tree(nodes, len(payload), builder.is_cut or len(nodes) < len(payload))
 
 
-class _Growing:
-    """What one tree has used up so far."""
+class _TreeBuilder:
+    """Builds the nodes of one tree, as many as it may have."""
 
     def __init__(self) -> None:
         self.left = MOST_NODES
@@ -121,6 +121,6 @@ def _cut(text: str) -> str:
 def _seek(path: tuple[str, ...], value: str) -> tuple[str, str] | None:
     """Return the filter that finds this value again: names without dots, text that an address can carry."""
     plain = all(name and "." not in name for name in path)
-    short = 0 < len(value.strip()) == len(value) <= LONGEST_SOUGHT and len(".".join(path)) <= LONGEST_SOUGHT
+    short = 0 < len(value.strip()) == len(value) <= LONGEST_FILTER and len(".".join(path)) <= LONGEST_FILTER
     printable = value.isprintable() and all(name.isprintable() for name in path)
     return (".".join(path), value) if plain and short and printable else None
