@@ -104,14 +104,16 @@ def test_keys_stay_switched_off_in_this_browser(page: Page) -> None:
     expect(page.locator("#pause")).to_have_attribute("aria-pressed", "true")
 
 
-@pytest.mark.parametrize("state", ["dead", "failed"])
-def test_c_cancels_a_row_whose_button_is_retry(page: Page, connection: Connection, state: str) -> None:
+@pytest.mark.parametrize(("state", "word"), [("dead", "Dismiss"), ("failed", "Cancel")])
+def test_c_cancels_a_row_whose_button_is_retry(
+    page: Page, connection: Connection, state: str, word: str
+) -> None:
     run_id = a_run(connection, state)
     page.goto("/runs")
     page.keyboard.press("j")
     page.keyboard.press("c")
     dialog = page.locator("#confirm")
-    expect(dialog).to_contain_text(f"Cancel run {run_id}?")
+    expect(dialog).to_contain_text(f"{word} run {run_id}?")
     expect(dialog.locator("[value=keep]")).to_be_focused()
     dialog.locator("[value=yes]").click()
     expect(page.locator(f"#run-{run_id}")).to_contain_text("cancelled")
