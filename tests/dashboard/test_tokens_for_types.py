@@ -45,7 +45,7 @@ OPEN = {
     "types.type_pause": Scope.TYPE,
     "types.type_resume": Scope.TYPE,
 }
-OPEN_TO_ALL = {"static", "scripts", "login.ask", "login.enter"}
+OPEN_TO_ALL = {"static", "scripts", "login.show_form", "login.sign_in"}
 HOSTILE = (
     "a'b\"c",
     "{x,NULL}",
