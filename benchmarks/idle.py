@@ -19,7 +19,7 @@ from time import perf_counter, sleep
 
 from benchmarks import bench, programs, statement_log
 from tests.support.processes import free_port, wait_until
-from wakeboard_dashboard.pages.templates import NAVIGATION
+from wakeboard_dashboard.pages.navigation import PAGES
 
 SETTLE_SECONDS = 10
 
@@ -79,7 +79,7 @@ def measure_idle_dashboard(url: str, folder: Path, seconds: int) -> IdleCosts:
     with programs.running_dashboard(url, folder / "log") as (port, pid):
         with bench.session(url) as connection:
             cookie = programs.session_cookie(connection)
-        for path in 2 * [*(page for page, _ in NAVIGATION), "/system"]:
+        for path in 2 * [entry.path for entry in PAGES if entry.place == "bar" or entry.path == "/system"]:
             request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers={"Cookie": cookie})
             urllib.request.urlopen(request, timeout=20).read()
         return measure_idle(pid, url, folder, seconds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tomllib
 from importlib import import_module
 from pathlib import Path
 
@@ -97,6 +98,16 @@ def test_every_path_the_pages_name_exists(page: str) -> None:
 @pytest.mark.parametrize("name", functions_of(ARCHITECTURE))
 def test_every_function_the_architecture_names_exists(name: str) -> None:
     assert resolve(name) is not None
+
+
+def test_the_tables_of_rooms_are_the_contracts_of_imports() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = [each for each in project["tool"]["importlinter"]["contracts"] if each["type"] == "layers"]
+    layers = [
+        set(re.findall(r"\.(\w+)", layer)) - {"__main__"} for each in contracts for layer in each["layers"]
+    ]
+    rows = re.findall(r"^\| \d \| (.+?) \|", ARCHITECTURE, re.MULTILINE)
+    assert [set(re.findall(r"`(\w+)(?:/|\.py)`", row)) for row in rows] == layers
 
 
 def test_the_maps_name_every_room() -> None:

@@ -70,7 +70,7 @@ def test_the_wheel_holds_every_file_of_the_product(wheel: Path) -> None:
 
 
 def test_the_installed_program_is_the_wheels_and_runs_from_anywhere(installed: Path) -> None:
-    ask = "import wakeboard, wakeboard_dashboard; print(wakeboard.__file__, wakeboard_dashboard.ui_root())"
+    ask = "import wakeboard; from wakeboard_dashboard import app; print(wakeboard.__file__, app.ui_root())"
     for place in run([str(installed / "python"), "-c", ask], Path("/")).split():
         assert Path(place).is_relative_to(installed.parent)
     assert "Usage: wakeboard" in run([str(installed / "wakeboard"), "--help"], Path("/"))

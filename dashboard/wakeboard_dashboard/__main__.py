@@ -16,13 +16,13 @@ from wakeboard.config.streams import open_standard_streams
 @click.option("--bind", metavar="HOST:PORT", help="Where to listen (WAKEBOARD_BIND, 127.0.0.1:8080).")
 @click.option("--database-url", metavar="URL", help="The database (WAKEBOARD_DATABASE_URL).")
 def main(bind: str | None, database_url: str | None) -> None:
-    """Serve the dashboard until stopped. Exits with 2 when it may not listen there, 1 when it cannot now."""
+    """Serve the dashboard until stopped. Exits with 2 when it may not listen there, with 1 when it cannot."""
     log.write_in_background()
     if working_directory.current_folder() is None:
         click.echo(working_directory.MISSING_FOLDER, err=True)
         sys.exit(2)
     # gunicorn asks for the current folder when it is imported.
-    from wakeboard_dashboard import create_app
+    from wakeboard_dashboard.app import create_app
     from wakeboard_dashboard.server import serve
 
     try:
@@ -35,11 +35,11 @@ def main(bind: str | None, database_url: str | None) -> None:
         encrypted = settings.behind_tls_proxy or settings.certificate is not None
         serve.check_bind(settings.bind, settings.database_url, encrypted=encrypted)
         serve.check_free(settings.bind)
-    except (SettingsError, serve.RefusedBind) as refused:
-        click.echo(str(refused), err=True)
+    except (SettingsError, serve.BindRefused) as error:
+        click.echo(str(error), err=True)
         sys.exit(2)
-    except serve.TakenBind as taken:
-        click.echo(str(taken), err=True)
+    except serve.AddressInUse as error:
+        click.echo(str(error), err=True)
         sys.exit(1)
     log.configure(settings.log_format, level=settings.log_level, moves=settings.log_moves)
     log.note(f"Dashboard starts, to listen on {settings.bind}.")
@@ -52,7 +52,7 @@ def main(bind: str | None, database_url: str | None) -> None:
         certificate=settings.certificate,
         key=settings.certificate_key,
         shutdown_seconds=min(10.0, settings.shutdown_seconds),
-        make_sentinel=lambda stage: WebWatcher(url, settings, stage),
+        make_watcher=lambda stage: WebWatcher(url, settings, stage),
     )
 
 

@@ -12,20 +12,20 @@ from tests.support.browsers import Dashboard, profile
 from tests.support.factories import a_run, a_type, rows, status
 from tests.support.processes import wait_until
 from wakeboard.core.states import Role
-from wakeboard_dashboard.pages.navigation import GO, KEYS
-from wakeboard_dashboard.pages.templates import MORE_PAGES, NAVIGATION
+from wakeboard_dashboard.pages import navigation
+from wakeboard_dashboard.pages.navigation import KEYS
 
 pytestmark = pytest.mark.browser
 
-PAGES = [path for path, _ in (*NAVIGATION, *MORE_PAGES) if path != "/demo"]
+# The key of each page.
+PAGES = {entry.path: entry.key for entry in navigation.PAGES if entry.path != "/demo"}
 
 
 def test_g_and_a_letter_lead_to_every_page(page: Page, complaints: list[str]) -> None:
-    assert len(set(GO.values())) == len(GO)
     page.goto("/runs")
     for path in [path for path in PAGES if path != "/runs"] + ["/runs"]:
         page.keyboard.press("g")
-        page.keyboard.press(GO[path])
+        page.keyboard.press(PAGES[path])
         expect(page).to_have_url(re.compile(f"{re.escape(path)}$"))
         page.wait_for_load_state()
     assert complaints == []
@@ -40,7 +40,7 @@ def test_the_dialog_lists_every_key(page: Page) -> None:
             expect(dialog.locator("kbd", has_text=re.compile(f"^{re.escape(key)}$")).first).to_be_visible()
         expect(dialog).to_contain_text(does)
     for path in PAGES:
-        expect(dialog.locator(f"dt:has(kbd:text-is('g')):has(kbd:text-is('{GO[path]}'))")).to_have_count(1)
+        expect(dialog.locator(f"dt:has(kbd:text-is('g')):has(kbd:text-is('{PAGES[path]}'))")).to_have_count(1)
     page.keyboard.press("Escape")
     expect(dialog).to_be_hidden()
 
@@ -104,14 +104,16 @@ def test_keys_stay_switched_off_in_this_browser(page: Page) -> None:
     expect(page.locator("#pause")).to_have_attribute("aria-pressed", "true")
 
 
-@pytest.mark.parametrize("state", ["dead", "failed"])
-def test_c_cancels_a_row_whose_button_is_retry(page: Page, connection: Connection, state: str) -> None:
+@pytest.mark.parametrize(("state", "word"), [("dead", "Dismiss"), ("failed", "Cancel")])
+def test_c_cancels_a_row_whose_button_is_retry(
+    page: Page, connection: Connection, state: str, word: str
+) -> None:
     run_id = a_run(connection, state)
     page.goto("/runs")
     page.keyboard.press("j")
     page.keyboard.press("c")
     dialog = page.locator("#confirm")
-    expect(dialog).to_contain_text(f"Cancel run {run_id}?")
+    expect(dialog).to_contain_text(f"{word} run {run_id}?")
     expect(dialog.locator("[value=keep]")).to_be_focused()
     dialog.locator("[value=yes]").click()
     expect(page.locator(f"#run-{run_id}")).to_contain_text("cancelled")

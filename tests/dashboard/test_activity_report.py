@@ -133,7 +133,7 @@ def test_a_night_in_which_the_clocks_change_is_an_hour_longer_or_shorter() -> No
         timedelta(hours=13),
         timedelta(hours=15),
     )
-    assert words.moved(autumn, 1, paris).since == moment("2026-10-25T18:00", "Europe/Paris")
+    assert words.shift_window(autumn, 1, paris).since == moment("2026-10-25T18:00", "Europe/Paris")
 
 
 def test_the_night_is_that_of_the_site_whatever_zone_the_reader_chose(

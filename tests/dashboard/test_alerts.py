@@ -20,7 +20,7 @@ from wakeboard.alerts.evaluation import RuleEvaluator
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard_dashboard import create_app
-from wakeboard_dashboard.views.alerts import seconds_of
+from wakeboard_dashboard.views.alerts import silence_seconds
 
 __all__ = ["mailbox", "receiver"]
 JSON = {"Accept": "application/json"}
@@ -107,10 +107,10 @@ def test_silence_answers_in_three_shapes_and_ends(client: FlaskClient, connectio
 
 def test_until_the_morning_is_the_operators_own_morning() -> None:
     paris = ZoneInfo("Europe/Paris")
-    assert seconds_of("morning", datetime(2026, 11, 21, 23, 0, tzinfo=paris)) == 9 * 3600
-    assert seconds_of("morning", datetime(2026, 11, 21, 7, 30, tzinfo=paris)) == 1800
-    assert seconds_of("morning", datetime(2026, 3, 28, 23, 0, tzinfo=paris)) == 8 * 3600
-    assert seconds_of("morning", datetime(2026, 10, 24, 23, 0, tzinfo=paris)) == 10 * 3600
+    assert silence_seconds("morning", datetime(2026, 11, 21, 23, 0, tzinfo=paris)) == 9 * 3600
+    assert silence_seconds("morning", datetime(2026, 11, 21, 7, 30, tzinfo=paris)) == 1800
+    assert silence_seconds("morning", datetime(2026, 3, 28, 23, 0, tzinfo=paris)) == 8 * 3600
+    assert silence_seconds("morning", datetime(2026, 10, 24, 23, 0, tzinfo=paris)) == 10 * 3600
 
 
 def test_edits_are_bounded_and_explained(client: FlaskClient, connection: Connection) -> None:

@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, fragments_of
 from tests.support.factories import a_definition, a_run, from_now, insert, row
-from wakeboard_dashboard.text.changes import changes
+from wakeboard_dashboard.text.changes import describe_changes
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
@@ -186,17 +186,17 @@ def test_viewers_read_the_log(as_role: AsRole, connection: Connection) -> None:
     ],
 )
 def test_a_change_in_words(before: Any, after: Any, words: list[str]) -> None:
-    assert list(changes(before, after)) == words
-    assert list(changes(before, after)) == words, "what was put into words before says the same"
+    assert list(describe_changes(before, after)) == words
+    assert list(describe_changes(before, after)) == words, "what was put into words before says the same"
 
 
 def test_what_is_equal_to_python_alone_is_told_apart() -> None:
-    assert changes({"a": True}, {"a": False}) == ("a yes → no",)
-    assert changes({"a": 1}, {"a": 0}) == ("a 1 → 0",)
+    assert describe_changes({"a": True}, {"a": False}) == ("a yes → no",)
+    assert describe_changes({"a": 1}, {"a": 0}) == ("a 1 → 0",)
 
 
 def test_many_changes_are_cut_short() -> None:
-    assert changes({}, {str(n): n for n in range(9)})[-1] == "and 3 more"
+    assert describe_changes({}, {str(n): n for n in range(9)})[-1] == "and 3 more"
 
 
 def test_a_verb_whose_audit_row_cannot_be_written_changes_nothing(

@@ -54,7 +54,7 @@ WRONG: list[Callable[[], BaseException]] = [
     lambda: exc.OperationalError("SELECT 1", {}, psycopg.errors.LockNotAvailable("locked")),
     lambda: exc.TimeoutError("pool"),
     lambda: NotFound(),
-    lambda: errors.FoundElsewhere("It is gone.", "/runs", "Runs"),
+    lambda: errors.NotFoundWithLink("It is gone.", "/runs", "Runs"),
     lambda: ValueError("a mistake of ours"),
 ]
 
@@ -77,7 +77,7 @@ def test_an_error_page_asks_the_database_nothing(place: int, method: str) -> Non
 def test_an_error_page_that_cannot_be_made_is_a_bare_one_with_its_sentence(
     app: Flask, client: FlaskClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app.jinja_env.globals["navigation"] = None
+    app.jinja_env.globals["static"] = None
     answer = client.get("/nothing-here")
     assert answer.status_code == 404
     text = answer.get_data(as_text=True)

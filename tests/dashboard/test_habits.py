@@ -22,11 +22,10 @@ from wakeboard.cli import cli
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard_dashboard.pages import fragments
-from wakeboard_dashboard.pages.navigation import ANSWERS, GO
-from wakeboard_dashboard.pages.templates import MORE_PAGES, NAVIGATION
+from wakeboard_dashboard.pages.navigation import PAGES, NavigationEntry
 from wakeboard_dashboard.web.connection import reading
 
-PAGES = [path for path, _ in (*NAVIGATION, *MORE_PAGES) if path != "/demo"]
+NOT_OF_THE_SHOP = [entry for entry in PAGES if entry.path != "/demo"]
 COUNT = "/_fragments/shell/attention"
 
 
@@ -41,19 +40,28 @@ def forget(app: Flask) -> None:
     app.extensions.pop("wakeboard_attention", None)
 
 
-@pytest.mark.parametrize("path", PAGES)
+def test_every_page_without_an_argument_is_in_the_navigation_under_a_key_of_its_own(app: Flask) -> None:
+    paths = {
+        rule.rule.removesuffix(".json") for rule in app.url_map.iter_rules() if rule.rule.endswith(".json")
+    }
+    pages = {"/" if path == "/overview" else path for path in paths if "<" not in path}
+    assert pages | {"/display"} == {entry.path for entry in PAGES}
+    assert len({entry.key for entry in PAGES}) == len(PAGES)
+
+
+@pytest.mark.parametrize("entry", NOT_OF_THE_SHOP, ids=lambda entry: entry.path)
 def test_every_page_says_what_it_answers_and_counts_what_needs_a_person(
-    app: Flask, client: FlaskClient, connection: Connection, path: str
+    app: Flask, client: FlaskClient, connection: Connection, entry: NavigationEntry
 ) -> None:
-    html = client.get(path).get_data(as_text=True)
-    assert f'<meta name="description" content="{ANSWERS[path]}">' in html
+    html = client.get(entry.path).get_data(as_text=True)
+    assert f'<meta name="description" content="{entry.subtitle}">' in html
     assert f'hx-get="{COUNT}"' in html
-    assert f'data-go="{GO[path]}"' in html
+    assert f'data-go="{entry.key}"' in html
     for _ in range(3):
         a_run(connection, "dead")
     forget(app)
     assert title(client, "/runs").startswith("(3) Runs – Wakeboard")
-    assert title(client, path).startswith("(3) ")
+    assert title(client, entry.path).startswith("(3) ")
 
 
 def test_the_count_is_the_overviews_and_tells_alerts_that_no_number_tells(

@@ -142,7 +142,7 @@ def test_a_refused_end_is_shown_again_in_each_form_that_pauses(
     client: FlaskClient, connection: Connection
 ) -> None:
     a_type(connection, "mail")
-    for path in ("/everything/hold", "/types/mail/pause"):
+    for path in ("/types/+pause-all", "/types/mail/pause"):
         answer = client.post(path, data={"until_at": "2020-01-01T00:00", "reason": "a move"})
         html = answer.get_data(as_text=True)
         assert answer.status_code == 400 and 'role="alert"' in html
@@ -167,16 +167,16 @@ def test_viewers_enqueue_nothing_and_only_admins_what_is_a_command(
     assert len(rows(connection, "job_runs")) == 2
 
 
-def test_everything_is_held_and_let_go_and_what_was_paused_by_itself_stays_so(
+def test_all_types_are_paused_and_resumed_and_what_was_paused_by_itself_stays_so(
     client: FlaskClient, connection: Connection
 ) -> None:
     for name in ("mail", "report", "sync", "alert"):
         a_type(connection, name)
     client.post("/types/sync/pause", data={"reason": "provider down"})
-    asked = client.get("/everything/hold").get_data(as_text=True)
+    asked = client.get("/types/+pause-all").get_data(as_text=True)
     assert '<a href="/types" aria-current="page"' in asked, "it belongs to the types"
     assert "2 types" in asked and "<code>sync</code>" in asked and "<code>alert</code>" not in asked
-    answer = client.post("/everything/hold", json={"until": "2h", "reason": "a move"}, headers=JSON)
+    answer = client.post("/types/+pause-all", json={"until": "2h", "reason": "a move"}, headers=JSON)
     assert answer.get_json()["message"] == "2 types are paused; what runs goes on."
     assert paused(connection) == {"mail", "report", "sync"}
     mail = rows(connection, "job_types", "name = 'mail'")[0]
@@ -184,8 +184,8 @@ def test_everything_is_held_and_let_go_and_what_was_paused_by_itself_stays_so(
     assert mail["paused_until"] is not None
     a_run(connection, job_type="mail")
     assert claim(connection, ["mail"]) == []
-    assert 'href="/everything/let-go"' in client.get("/types").get_data(as_text=True)
-    client.post("/everything/let-go", data={"reason": "moved"})
+    assert 'href="/types/+resume-all"' in client.get("/types").get_data(as_text=True)
+    client.post("/types/+resume-all", data={"reason": "moved"})
     assert paused(connection) == {"sync"} and len(claim(connection, ["mail"])) == 1
     assert rows(connection, "job_types", "name = 'sync'")[0]["paused_reason"] == "provider down"
     (held,), (gone,) = audit(connection, "type.hold"), audit(connection, "type.let_go")
@@ -194,62 +194,64 @@ def test_everything_is_held_and_let_go_and_what_was_paused_by_itself_stays_so(
     assert {row["target_id"] for row in audit(connection, "type.pause")} == {"mail", "report", "sync"}
 
 
-def test_letting_everything_go_is_offered_where_something_is_held_together(
+def test_resume_all_is_offered_where_types_were_paused_together(
     client: FlaskClient, connection: Connection
 ) -> None:
-    offer = 'href="/everything/let-go"'
+    offer = 'href="/types/+resume-all"'
     for name in ("mail", "sync"):
         a_type(connection, name)
     assert offer not in client.get("/types").get_data(as_text=True)
     client.post("/types/sync/pause")
     assert offer not in client.get("/types").get_data(as_text=True), "it is paused by itself"
-    client.post("/everything/hold")
+    client.post("/types/+pause-all")
     for query in ("", "?state=active", "?q=nothing"):
         assert offer in client.get(f"/types{query}").get_data(as_text=True), query
-    client.post("/everything/let-go")
+    client.post("/types/+resume-all")
     assert paused(connection) == {"sync"}
     assert offer not in client.get("/types").get_data(as_text=True)
 
 
-def test_holding_or_letting_go_twice_changes_nothing(client: FlaskClient, connection: Connection) -> None:
+def test_pausing_or_resuming_all_twice_changes_nothing(client: FlaskClient, connection: Connection) -> None:
     a_type(connection, "mail")
-    for path in ("/everything/let-go", "/everything/hold", "/everything/hold"):
+    for path in ("/types/+resume-all", "/types/+pause-all", "/everything/hold"):
         answer = client.post(path, headers=JSON).get_json()
     assert answer["changed"] is False and paused(connection) == {"mail"}
     assert [row["result"] for row in audit(connection, "type.hold")] == ["done", "already"]
-    assert client.post("/everything/let-go", headers=JSON).get_json()["changed"]
+    assert client.post("/types/+resume-all", headers=JSON).get_json()["changed"]
     assert paused(connection) == set()
 
 
 @pytest.mark.parametrize("wrong", ["soon", "2020-01-01T00:00", "400d"])
-def test_an_end_that_cannot_be_holds_nothing(client: FlaskClient, connection: Connection, wrong: str) -> None:
+def test_an_end_that_cannot_be_pauses_nothing(
+    client: FlaskClient, connection: Connection, wrong: str
+) -> None:
     a_type(connection, "mail")
-    assert client.post("/everything/hold", data={"until": wrong}, headers=JSON).status_code == 400
+    assert client.post("/types/+pause-all", data={"until": wrong}, headers=JSON).status_code == 400
     assert paused(connection) == set() and audit(connection, "type.hold") == []
 
 
-def test_a_viewer_holds_nothing(as_role: AsRole, connection: Connection) -> None:
+def test_a_viewer_pauses_nothing(as_role: AsRole, connection: Connection) -> None:
     a_type(connection, "mail")
-    for path in ("/everything/hold", "/everything/let-go"):
+    for path in ("/types/+pause-all", "/types/+resume-all"):
         assert as_role("viewer").post(path).status_code == 403
     assert paused(connection) == set()
-    assert 'href="/everything/hold"' not in as_role("viewer").get("/types").get_data(as_text=True)
+    assert 'href="/types/+pause-all"' not in as_role("viewer").get("/types").get_data(as_text=True)
 
 
-def test_types_are_let_go_together_though_the_audit_log_has_forgotten_that_they_were_held(
+def test_types_are_resumed_together_though_the_audit_log_has_forgotten_their_pause(
     client: FlaskClient, connection: Connection
 ) -> None:
     for name in ("mail", "report", "sync", "crm"):
         a_type(connection, name)
     for name in ("sync", "crm"):
         assert client.post(f"/types/{name}/pause", headers=JSON).status_code == 200
-    assert client.post("/everything/hold", headers=JSON).get_json()["changed"] is True
+    assert client.post("/types/+pause-all", headers=JSON).get_json()["changed"] is True
     with connection.transaction():
         connection.execute("SET LOCAL wakeboard.retention = 'on'")
         connection.execute("DELETE FROM wakeboard.audit_log")
-    assert 'id="let-go"' in client.get("/types").get_data(as_text=True)
-    asked = client.get("/everything/let-go").get_data(as_text=True)
+    assert 'id="resume-all"' in client.get("/types").get_data(as_text=True)
+    asked = client.get("/types/+resume-all").get_data(as_text=True)
     assert "2 types: <code>mail</code>, <code>report</code>." in asked
-    assert client.post("/everything/let-go", headers=JSON).get_json()["changed"] is True
+    assert client.post("/types/+resume-all", headers=JSON).get_json()["changed"] is True
     assert paused(connection) == {"sync", "crm"}
-    assert 'id="let-go"' not in client.get("/types").get_data(as_text=True)
+    assert 'id="resume-all"' not in client.get("/types").get_data(as_text=True)

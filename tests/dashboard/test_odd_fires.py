@@ -16,7 +16,7 @@ from wakeboard.core.parent_run import enqueuer_name
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import cancel
-from wakeboard_dashboard.text.oddities import LatestRun, counted, oddities
+from wakeboard_dashboard.text.oddities import LatestRun, count_oddities, find_oddities
 
 JSON = {"Accept": "application/json"}
 
@@ -159,12 +159,12 @@ def test_a_time_that_the_clocks_show_twice_is_told() -> None:
         plain = {"late_by": 0.0, "overlapped": False, "came_back": False, "ran_again": False}
         return LatestRun(number, "succeeded", moment, moment, moment, None, **plain)
 
-    found = oddities([run(1, 0, 30), run(2, 1, 30), run(3, 2, 30)], "Europe/Berlin")
+    found = find_oddities([run(1, 0, 30), run(2, 1, 30), run(3, 2, 30)], "Europe/Berlin")
     assert {number: [one.sentence for one in each] for number, each in found.items()} == {
         1: ["the clocks showed 02:30 on 25 October 2026 twice"],
         2: ["the clocks showed 02:30 on 25 October 2026 twice"],
     }
-    assert counted(found) == {"twice": 2}
+    assert count_oddities(found) == {"twice": 2}
 
 
 def at(moment: str) -> datetime:

@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, one_line
 from tests.support.factories import a_definition, a_run, a_type, a_worker, from_now, rows
-from wakeboard_dashboard.text.ends import end_of
+from wakeboard_dashboard.text.ends import parse_end
 from wakeboard_dashboard.text.policy import patience_seconds, retries
 
 JSON = {"Accept": "application/json"}
@@ -178,10 +178,10 @@ def test_a_viewer_sees_the_page_and_may_not_touch(as_role: AsRole, connection: C
 
 def test_ends_are_durations_times_or_nothing() -> None:
     now, paris = datetime(2026, 11, 21, 12, tzinfo=UTC), ZoneInfo("Europe/Paris")
-    assert end_of("", now, paris) is None and end_of("never", now, paris) is None
-    assert end_of("1h30m", now, paris) == now + timedelta(minutes=90)
-    assert end_of("2026-11-22T06:00", now, paris) == datetime(2026, 11, 22, 5, tzinfo=UTC)
-    assert end_of("2026-11-22T06:00Z", now, paris) == datetime(2026, 11, 22, 6, tzinfo=UTC)
+    assert parse_end("", now, paris) is None and parse_end("never", now, paris) is None
+    assert parse_end("1h30m", now, paris) == now + timedelta(minutes=90)
+    assert parse_end("2026-11-22T06:00", now, paris) == datetime(2026, 11, 22, 5, tzinfo=UTC)
+    assert parse_end("2026-11-22T06:00Z", now, paris) == datetime(2026, 11, 22, 6, tzinfo=UTC)
 
 
 def test_a_policy_says_how_long_a_run_is_tried() -> None:

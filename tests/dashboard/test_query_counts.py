@@ -67,7 +67,7 @@ def house(
     """A dashboard over several rows of every kind: a page that asks once per row asks too often."""
     filling = furnish(shared, plain_text(), plain_text("kind"))
     # The number in the title is counted now and then, for every page alike.
-    monkeypatch_module.setattr(attention, "KEPT", timedelta(days=1))
+    monkeypatch_module.setattr(attention, "COUNT_AGE", timedelta(days=1))
     app = an_app(database_url=shared_database)
     client = app.test_client()
     client.environ_base.update(SAME_ORIGIN)

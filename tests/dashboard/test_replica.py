@@ -22,7 +22,7 @@ from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard_dashboard.web import replica
 from wakeboard_dashboard.web.connection import Database
-from wakeboard_dashboard.web.replica import HEADER, Follower
+from wakeboard_dashboard.web.replica import HEADER, ReplicationLag
 
 # Off by default, and a standby may not have less than its primary.
 PREPARING = {"max_prepared_transactions": "2"}
@@ -111,7 +111,7 @@ def test_a_late_standby_is_told_on_every_page_until_it_has_caught_up(
     standby: Node,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(replica, "TOLD_SECONDS", 1)
+    monkeypatch.setattr(replica, "SHOWN_SECONDS", 1)
     client.get("/runs.json")
     standby.tell("SELECT pg_wal_replay_pause()")
     try:
@@ -196,7 +196,7 @@ class Clock:
 
 def test_a_replica_is_as_late_as_what_it_has_not_reached() -> None:
     clock = Clock()
-    follower = Follower(clock)
+    follower = ReplicationLag(clock)
     for written in (100, 200, 300):
         follower.note(written)
         clock.now += 10
@@ -208,7 +208,7 @@ def test_a_replica_is_as_late_as_what_it_has_not_reached() -> None:
 
 def test_looks_that_lie_far_apart_are_filled_by_the_age_of_the_last_change() -> None:
     clock = Clock()
-    follower = Follower(clock)
+    follower = ReplicationLag(clock)
     follower.note(100)
     assert follower.behind(100, 3600.0) == 0.0
     clock.now += 600
@@ -221,7 +221,7 @@ def test_looks_that_lie_far_apart_are_filled_by_the_age_of_the_last_change() -> 
 
 def test_who_begins_to_look_while_it_is_late_trusts_its_last_change() -> None:
     clock = Clock()
-    follower = Follower(clock)
+    follower = ReplicationLag(clock)
     follower.note(500)
     assert follower.behind(100, 900.0) == 900.0
     clock.now += 3

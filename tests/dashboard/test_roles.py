@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.dashboard.conftest import AsRole
 from tests.support.every_page import acts, furnish, plain_text
 from tests.support.factories import rows
 from wakeboard.core.states import VERBS, Role
+from wakeboard_dashboard.text import targets
 
 JSON = {"Accept": "application/json"}
 UNREADABLE = {"data": "[", "content_type": "application/json"}
@@ -65,3 +67,24 @@ def test_the_row_of_a_refusal_names_what_it_was_about(as_role: AsRole, connectio
         ("effect.settle", "effect", "3"),
         ("type.pause", "type", "mail"),
     ]
+
+
+# By the converter of a path's argument: a thing that is not there.
+NOTHING = {"id": "999", "group": "0000000000001"}
+# Their thing is a run (lease), a filter that the row itself has (view), or has no page.
+WITHOUT_A_PAGE = {"lease", "view", "user", "token"}
+
+
+def test_no_verb_asks_about_a_thing_that_is_not_there(app: Flask, as_role: AsRole) -> None:
+    admin = as_role("admin")
+    rules = [rule for rule in app.url_map.iter_rules() if {"GET", "POST"} <= (rule.methods or set())]
+    asked = [rule.rule for rule in rules if rule.arguments and not rule.rule.startswith("/demo")]
+    assert len(asked) > 25
+    for rule in asked:
+        address = re.sub(r"<(?:(\w+):)?\w+>", lambda found: NOTHING.get(found[1], "nothing"), rule)
+        assert admin.get(address).status_code == 404, f"{rule}: web.not_found.KINDS does not know its noun"
+
+
+def test_the_audit_log_leads_to_what_a_verb_was_about() -> None:
+    nouns = {verb.noun for verb in VERBS.values()} - WITHOUT_A_PAGE
+    assert nouns <= {*targets.PATHS, *targets.ROWS}

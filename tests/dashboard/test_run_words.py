@@ -10,7 +10,7 @@ import pytest
 
 from wakeboard.core.text.redaction import HIDDEN
 from wakeboard_dashboard.charts.tree import LONGEST, MOST_CHILDREN, MOST_NODES, Node, tree
-from wakeboard_dashboard.text.attempt import after
+from wakeboard_dashboard.text.attempt import describe_followups
 from wakeboard_dashboard.text.progress import progress
 from wakeboard_dashboard.text.ticket import block, code, commands, markdown
 
@@ -93,12 +93,12 @@ def a_waiting(
     ],
 )
 def test_each_end_says_what_followed_and_why(attempt: dict[str, Any], run: dict[str, Any], said: str) -> None:
-    assert said in after([attempt], run)[1]
+    assert said in describe_followups([attempt], run)[1]
 
 
 def test_a_success_is_followed_by_nothing_and_the_one_before_by_its_own_delay() -> None:
     ended = [an_end("succeeded", due=60, epoch=2), an_end(then=60)]
-    assert after(ended, a_waiting(60, "succeeded")) == {
+    assert describe_followups(ended, a_waiting(60, "succeeded")) == {
         2: "", 1: "next try after 1 min, by the backoff of its type",
     }  # fmt: skip
 

@@ -325,7 +325,7 @@ def test_what_one_reader_may_do_is_offered_to_no_other(as_role: AsRole, connecti
                 offers = re.findall(rf'(?:formaction|hx-post)="/runs/{run}/(?:retry|cancel)"', button)
                 assert len(offers) == (0 if role == "viewer" else 2), button
                 assert (" disabled " in button) is (role == "viewer"), button
-    assert f'hx-confirm="Cancel run {runs[1]}?"' in page
+    assert f'hx-confirm="Cancel run {runs[1]}? ' in page
 
 
 def test_a_typed_line_becomes_an_address_and_the_address_a_line(

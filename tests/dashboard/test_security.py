@@ -251,7 +251,7 @@ def verb(app: Flask, connection: Connection) -> Iterator[str]:
         "/tried/<id:run_id>/retry",
         "run.retry",
         lambda connection, actor, reason, run_id: retry_now(connection, run_id, actor, reason),
-        says=lambda run_id: f"Run {run_id} <b>will</b> be tried again.",
+        question=lambda run_id: f"Run {run_id} <b>will</b> be tried again.",
         back=lambda run_id: "/",
     )
     app.register_blueprint(blueprint)
@@ -445,6 +445,6 @@ def test_a_long_toast_is_cut_so_that_a_browser_keeps_its_cookie(app: Flask, lett
     assert len(cookie.encode()) <= 4096
     value = parse_cookie(cookie)[responses.TOAST_COOKIE]
     with app.test_request_context("/", headers={"Cookie": f"{responses.TOAST_COOKIE}={value}"}):
-        toast = responses.waiting_toast()
+        toast = responses.read_toast()
     assert toast is not None and toast[0] == "done"
     assert toast[1].startswith("Done: ") and toast[1].endswith("…") and len(toast[1]) > 300

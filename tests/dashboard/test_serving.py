@@ -35,9 +35,9 @@ def test_beyond_loopback_it_needs_tls_and_a_user(database: str, connection: Conn
     serve.check_bind("127.0.0.1:8080", database, encrypted=False)
     serve.check_bind("[::1]:8080", database, encrypted=False)
     for bind in ("0.0.0.0:8080", "192.0.2.7:8080", "[::]:8080", "ops.example.com:80"):
-        with pytest.raises(serve.RefusedBind, match="BEHIND_TLS_PROXY"):
+        with pytest.raises(serve.BindRefused, match="BEHIND_TLS_PROXY"):
             serve.check_bind(bind, database, encrypted=False)
-        with pytest.raises(serve.RefusedBind, match="wakeboard user add"):
+        with pytest.raises(serve.BindRefused, match="wakeboard user add"):
             serve.check_bind(bind, database, encrypted=True)
     users.create_user(connection, BOSS, "vera", Role.ADMIN, PASSWORD)
     serve.check_bind("0.0.0.0:8080", database, encrypted=True)

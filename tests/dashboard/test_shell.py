@@ -21,7 +21,8 @@ from tests.dashboard.conftest import AsRole
 from wakeboard.config.settings import Settings
 from wakeboard.database.tables import job_runs
 from wakeboard.reporting.filters.values import FilterError
-from wakeboard_dashboard import create_app, ui_root
+from wakeboard_dashboard import create_app
+from wakeboard_dashboard.app import ui_root
 from wakeboard_dashboard.pages.live import fragment_tag
 from wakeboard_dashboard.queries.filters import Cursor, read_cursor
 from wakeboard_dashboard.queries.keyset import keyset_page

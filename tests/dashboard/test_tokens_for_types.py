@@ -26,7 +26,7 @@ from wakeboard_dashboard.web.scopes import Scope, declared
 BOSS = Actor("cli:boss", Role.ADMIN, "cli")
 FAR = "203.0.113.9"
 OPEN = {
-    "by_hand.run_enqueue": Scope.OWN,
+    "enqueue.run_enqueue": Scope.OWN,
     "health.healthz": Scope.NO_TYPE,
     "health.readyz": Scope.NO_TYPE,
     "health.statusz": Scope.NO_TYPE,
@@ -46,7 +46,7 @@ OPEN = {
     "types.type_pause": Scope.TYPE,
     "types.type_resume": Scope.TYPE,
 }
-OPEN_TO_ALL = {"static", "scripts", "login.ask", "login.enter"}
+OPEN_TO_ALL = {"static", "scripts", "login.show_form", "login.sign_in"}
 HOSTILE = (
     "a'b\"c",
     "{x,NULL}",

@@ -19,7 +19,7 @@ JSON = {"Accept": "application/json"}
         ("/runs/{run}/again", {"paylod": {}}, "There is no field “paylod”; allowed: payload, reason."),
         ("/types/mail/pause", {"untill": "2h"}, "“untill”; allowed: until, until_at, reason."),
         ("/types/mail/limit", {"most": 1}, "“most”; allowed: limit, reason."),
-        ("/everything/hold", {"end": None}, "“end”; allowed: until, until_at, reason."),
+        ("/types/+pause-all", {"end": None}, "“end”; allowed: until, until_at, reason."),
         ("/errors/{group}/mute", {"for": "8h", "why": "x"}, "“why”; allowed: for, until, reason."),
         ("/errors/{group}/retry", {"confrim": 1}, "“confrim”; allowed: also, confirm, per_minute,"),
         ("/errors/{group}/retry", {"run": [1]}, "“run”; allowed: also, confirm, per_minute,"),

@@ -1,1 +1,1 @@
-"""What is drawn: where the bars, points and lines of a chart stand, as numbers for its template. Pure."""
+"""Charts: SVG, or the places of its bars, points and lines for a template. Pure."""

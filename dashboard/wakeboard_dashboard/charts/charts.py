@@ -1,6 +1,6 @@
-"""The charts of a window, drawn whole: a week is 168 steps, and a template takes ten times as long. Pure.
+"""The charts of a window as SVG: a week is 168 steps, and a template would take ten times as long. Pure.
 
-Each step tells its numbers when pointed at; a table beside the chart has them all.
+The numbers of a step are in its tooltip; a table beside the chart has them all.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from wakeboard_dashboard.text.formats import duration, number, plural
 STEP = 10
 # An axis has a label for each so many units of height.
 ROOM_OF_LABEL = 25
-# What is there is seen.
+# Smaller parts are drawn so high, so that they are seen.
 LEAST = 1.5
 # Room above the largest bar.
 ABOVE = 4
-# Steps that are over look the same at the next request: those of three weeks are remembered, 0.5 kB each.
-REMEMBERED = 512
+# Steps that are over look the same at the next request: those of three weeks are cached, 0.5 kB each.
+CACHE_SIZE = 512
 
 
 class ChartStep(CountedBar, Protocol):
-    """What a bar stands for."""
+    """A step of a chart: its counts and its label."""
 
     @property
     def label(self) -> str:
-        """When it began, in the reader's words."""
+        """When it began, in the reader's zone."""
 
 
 def bar_chart(bars: Sequence[ChartStep], title: str, height: int = HEIGHT) -> Markup:
@@ -81,17 +81,17 @@ def _counts(top: int, most: int) -> range:
     return range(0, top + 1, step)
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHE_SIZE)
 def _bar(x: int, label: str, total: int, failed: int, scale: float, height: int) -> str:
     whole = round(total * scale, 2)
     bad = max(round(failed * scale, 2), LEAST) if failed else 0
-    says = f"{label}: {plural(total, 'run')}, {number(failed)} failed"
+    text = f"{label}: {plural(total, 'run')}, {number(failed)} failed"
     good_part = _rect("ok", x + 1, height - whole, 8, whole) if total else ""
     bad_part = _rect("bad", x + 1, height - max(whole, bad), 8, bad) if bad else ""
-    return _said(says, x, height, good_part + bad_part)
+    return _with_tooltip(text, x, height, good_part + bad_part)
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHE_SIZE)
 def _block(
     x: int,
     label: str,
@@ -105,13 +105,13 @@ def _block(
     half, most, nearly_all = (duration(each) for each in (p50, p95, p99))
     rest = _rect("rest", x + 4, y99, 2, max(y50 - y99, LEAST))
     block = _rect("ok", x + 1, min(y95, HEIGHT - LEAST), 8, max(y50 - y95, LEAST))
-    says = f"{label}: p50 {half}, p95 {most}, p99 {nearly_all}"
-    return _said(says, x, HEIGHT, rest + block)
+    text = f"{label}: p50 {half}, p95 {most}, p99 {nearly_all}"
+    return _with_tooltip(text, x, HEIGHT, rest + block)
 
 
-def _said(says: str, x: int, height: int, drawn: str) -> str:
-    """Return a step with its words; it can be pointed at over its whole height."""
-    return f"<g><title>{escape(says)}</title>{_rect('hit', x, 0, STEP, height)}{drawn}</g>"
+def _with_tooltip(text: str, x: int, height: int, drawn: str) -> str:
+    """Return a step with its tooltip, which covers its whole height."""
+    return f"<g><title>{escape(text)}</title>{_rect('hit', x, 0, STEP, height)}{drawn}</g>"
 
 
 def _rect(kind: str, x: int, y: float, width: int, height: float) -> str:

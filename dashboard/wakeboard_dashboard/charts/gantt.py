@@ -1,4 +1,4 @@
-"""The fleet on one line of time: when each type was busy, as bars of a bounded number. Pure."""
+"""The Gantt chart of a night: when each type was busy, as a bounded number of bars. Pure."""
 
 from __future__ import annotations
 

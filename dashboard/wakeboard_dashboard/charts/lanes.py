@@ -1,16 +1,17 @@
-"""The attempts of a run as lanes on one line of time: when each waited, when it ran. Pure."""
+"""The attempts of a run as lanes over time: when each waited, when it ran. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+
+from wakeboard_dashboard.text.formats import Row
 
 WIDTH = 1000
-# Narrower bars cannot be seen, nor pointed at.
+# Narrower bars could be neither seen nor pointed at.
 NARROWEST = 8
-# So many lanes are drawn, the newest.
+# The most lanes that are drawn; the newest are.
 MOST = 20
 
 
@@ -50,9 +51,7 @@ class _Span:
     due_at: datetime
 
 
-def lanes(
-    attempts: Sequence[Mapping[Any, Any]], running: Mapping[Any, Any] | None, now: datetime
-) -> Lanes | None:
+def lanes(attempts: Sequence[Row], running: Row | None, now: datetime) -> Lanes | None:
     """Return the newest MOST of ``attempts`` (rows of job_attempts, any order) on one scale; None for none.
 
     ``running``: the row of job_runs whose attempt is under way and ends ``now``, None when none is.

@@ -1,15 +1,14 @@
-"""What became of the runs of an operation, as one bar: shares of a whole, side by side. Pure."""
+"""The runs of an operation by what became of them, as shares of one bar. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from wakeboard.bulk.rules import OPEN
+from wakeboard_dashboard.text.formats import Row
 
 WIDTH = 1000
-# A share that is there is seen.
+# Smaller shares are drawn so wide, so that they are seen.
 NARROWEST = 4
 
 
@@ -24,7 +23,7 @@ class Share:
     width: float = 0
 
 
-def shares(operation: Mapping[str, Any]) -> list[Share]:
+def shares(operation: Row) -> list[Share]:
     """Return the parts of the bar, in the order in which runs go through them; the rest waits."""
     ended = operation["succeeded"] + operation["failed"] + operation["dropped"]
     moved = operation["done"] - ended

@@ -20,7 +20,7 @@ LEAST = 1.5
 
 
 class CountedBar(Protocol):
-    """What a column stands for."""
+    """The counts of one column."""
 
     @property
     def total(self) -> int:
@@ -36,21 +36,21 @@ def sparkline(bars: Sequence[CountedBar], title: str) -> Markup:
     return _stacked(tuple([(bar.total, bar.bad) for bar in bars]), title)
 
 
-# A page has fifty, which stay the same until something ends; each is some 2 kB with its numbers.
+# A page has fifty; each is some 2 kB with its numbers, and changes only when a run ends.
 @lru_cache(256)
 def _stacked(counts: tuple[tuple[int, int], ...], title: str) -> Markup:
-    return _drawn(*layers(counts), len(counts), title)
+    return _svg(*layers(counts), len(counts), title)
 
 
 def trend(counts: Sequence[int], title: str) -> Markup:
-    """Return what ``sparkline`` does for bars of which all failed, told as their numbers."""
+    """Return a sparkline of ``counts`` of failures."""
     top = max(counts, default=0)
     heights = [(place, _height(count, top)) for place, count in enumerate(counts) if count]
     path = "".join([_column(place * WIDTH, height, height) for place, height in heights])
-    return _drawn(path, path, len(counts), title)
+    return _svg(path, path, len(counts), title)
 
 
-def _drawn(whole: str, failed: str, columns: int, title: str) -> Markup:
+def _svg(whole: str, failed: str, columns: int, title: str) -> Markup:
     width = columns * WIDTH
     ok = f'<path class="ok" d="{whole}"/>' if whole else ""
     bad = f'<path class="bad" d="{failed}"/>' if failed else ""

@@ -22,7 +22,7 @@ TICKS = (LOWEST, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 36_000.0, 86_400.0, 
 # More labels than this would touch each other: every other one is left out.
 MOST_LABELS = 7
 # Steps that are over stand where they stood at the next request: a week has 168 of run and of wait times.
-REMEMBERED = 512
+CACHE_SIZE = 512
 
 
 class WindowStep(Protocol):
@@ -101,7 +101,7 @@ def spread(bars: Sequence[WindowStep], each: Sequence[DurationHistogram]) -> Spr
     )
 
 
-@lru_cache(REMEMBERED)
+@lru_cache(CACHE_SIZE)
 def _column(
     start_at: datetime, label: str, count: int, at_most: tuple[float | None, ...], bounds: tuple[float, float]
 ) -> Column:

@@ -1,4 +1,4 @@
-"""A payload as a tree that opens: what is shown is redacted, the rest is not even looked at. Pure."""
+"""A payload as a tree: what is shown is redacted, the rest is not read. Pure."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
 
 from wakeboard.core.text.redaction import HIDDEN, SECRET_KEYS, is_secret_item, redact_text
 from wakeboard_dashboard.text.formats import visible
@@ -15,10 +14,12 @@ MOST_NODES = 200
 MOST_CHILDREN = 50
 DEEPEST = 12
 LONGEST = 300
-# A longer key or value is no address that anybody wants to share.
-LONGEST_SOUGHT = 100
+# In characters: longer keys and values make no address to share.
+LONGEST_FILTER = 100
 # Only short branches are open at first; on the first level they may be twice as long.
 OPEN_CHILDREN = 10
+# A JSON object or list.
+Container = Mapping[str, object] | Sequence[object]
 _HIDDEN_ITEM = object()
 
 
@@ -50,21 +51,21 @@ class Tree:
     is_cut: bool
 
 
-def tree(payload: Mapping[str, Any]) -> Tree:
+def tree(payload: Mapping[str, object]) -> Tree:
     """Return ``payload`` as a tree of at most MOST_NODES nodes; secrets are hidden, long text is cut."""
-    growing = _Growing()
-    nodes = tuple(growing.parts(payload, (), 0))
-    return Tree(nodes, len(payload), growing.is_cut or len(nodes) < len(payload))
+    builder = _TreeBuilder()
+    nodes = tuple(builder.parts(payload, (), 0))
+    return Tree(nodes, len(payload), builder.is_cut or len(nodes) < len(payload))
 
 
-class _Growing:
-    """What one tree has used up so far."""
+class _TreeBuilder:
+    """Builds the nodes of one tree, as many as it may have."""
 
     def __init__(self) -> None:
         self.left = MOST_NODES
         self.is_cut = False
 
-    def parts(self, value: Any, path: tuple[str, ...], depth: int) -> Iterator[Node]:
+    def parts(self, value: Container, path: tuple[str, ...], depth: int) -> Iterator[Node]:
         """Yield the nodes of an object or list, as many as there is room for."""
         named = value.items() if isinstance(value, Mapping) else _items(value)
         # A level takes what it may before its branches grow: the first list must not starve the last name.
@@ -73,7 +74,7 @@ class _Growing:
         for name, each in taken:
             yield self.node(str(name), each, (*path, str(name)), depth)
 
-    def node(self, name: str, value: Any, path: tuple[str, ...], depth: int) -> Node:
+    def node(self, name: str, value: object, path: tuple[str, ...], depth: int) -> Node:
         """Return the node of one value."""
         if SECRET_KEYS.search(name) or value is _HIDDEN_ITEM:
             return Node(_cut(name), "hidden", HIDDEN)
@@ -88,7 +89,7 @@ class _Growing:
         seek = _seek(path, text) if isinstance(value, bool | int) else None
         return Node(_cut(name), kind, _cut(text), seek=seek)
 
-    def branch(self, name: str, value: Any, path: tuple[str, ...], depth: int) -> Node:
+    def branch(self, name: str, value: Container, path: tuple[str, ...], depth: int) -> Node:
         """Return the node of an object or list with its own parts."""
         children = tuple(self.parts(value, path, depth + 1)) if depth < DEEPEST else ()
         more = len(value) - len(children)
@@ -106,7 +107,7 @@ class _Growing:
         return Node(_cut(name), "text", _cut(shown), seek=seek)
 
 
-def _items(values: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+def _items(values: Sequence[object]) -> Iterator[tuple[str, object]]:
     """Yield the items of a list by their places, _HIDDEN_ITEM for what nobody may see."""
     for place, value in enumerate(values):
         yield str(place), _HIDDEN_ITEM if is_secret_item(values, place) else value
@@ -120,6 +121,6 @@ def _cut(text: str) -> str:
 def _seek(path: tuple[str, ...], value: str) -> tuple[str, str] | None:
     """Return the filter that finds this value again: names without dots, text that an address can carry."""
     plain = all(name and "." not in name for name in path)
-    short = 0 < len(value.strip()) == len(value) <= LONGEST_SOUGHT and len(".".join(path)) <= LONGEST_SOUGHT
+    short = 0 < len(value.strip()) == len(value) <= LONGEST_FILTER and len(".".join(path)) <= LONGEST_FILTER
     printable = value.isprintable() and all(name.isprintable() for name in path)
     return (".".join(path), value) if plain and short and printable else None

@@ -1,7 +1,7 @@
-"""How many things need a person: the number in every page's title, and its place in the bar.
+"""How many things need a person: the number in the title and in the bar of every page.
 
-It is the overview's number, counted at most every other second in each process. A page asks in passing:
-a question that fails costs the number, never the page.
+It is the overview's number. Each process counts at most every two seconds. Where counting fails the page is
+shown without the number.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from wakeboard.alerts.finding import Finding
 from wakeboard.database.db import DatabaseError
 from wakeboard_dashboard.queries import alerts, overview
 from wakeboard_dashboard.queries.attention import OverlongRuns, Troubles, failures_rise, overlong, troubles
-from wakeboard_dashboard.text.verdict import Counts, untold
-from wakeboard_dashboard.web.connection import as_of, may_ask_in_passing, reading
+from wakeboard_dashboard.text.verdict import Counts, other_rules
+from wakeboard_dashboard.web.connection import as_of, may_query_for_frame, reading
 
 log = logging.getLogger("wakeboard.web")
 
-KEPT = timedelta(seconds=2)
+COUNT_AGE = timedelta(seconds=2)
 
 
 @dataclass(slots=True)
 class LastCount:
-    """The last number, and the moment of the database's clock it is of."""
+    """The last number, and when it was counted by the database's clock."""
 
     at: datetime | None = None
     count: int | None = None
@@ -38,8 +38,8 @@ class LastCount:
 
 @dataclass(frozen=True, slots=True)
 class AttentionState:
-    """How things are at one moment: the numbers, whether failures rise, the alert rules that fire, and the
-    types of which runs have run far longer than usual."""
+    """What needs a person at one moment: numbers, rising failures, firing alert rules, and the types of which
+    runs have run far longer than usual."""
 
     counts: Counts
     rising: Finding
@@ -52,16 +52,19 @@ class AttentionState:
         return [rule.kind for rule in self.alerts]
 
     @property
-    def needing(self) -> int:
-        """How many things need a person: what ``Counts.attention`` has, rising, other alerts."""
-        told_of = untold(self.counts, self.rising, self.firing)
-        return self.counts.attention + self.rising.firing + len(told_of)
+    def count(self) -> int:
+        """How many things need a person: ``Counts.attention``, rising failures, and other firing rules."""
+        return (
+            self.counts.attention
+            + self.rising.firing
+            + len(other_rules(self.counts, self.rising, self.firing))
+        )
 
 
-def by_type() -> Troubles:
-    """Return what needs a person by type, asked once in a request.
+def read_by_type() -> Troubles:
+    """Return what needs a person by type, queried once in a request.
 
-    Asked before ``standing``, it spares counting the same runs there.
+    Called before ``read_state``, it spares counting the same runs there.
     """
     if "troubles" not in g:
         g.troubles = troubles(reading())
@@ -70,62 +73,55 @@ def by_type() -> Troubles:
     return found
 
 
-def standing() -> AttentionState:
-    """Return how things are at this request's moment; what says so in several places asks once."""
-    if "standing" not in g:
+def read_state() -> AttentionState:
+    """Return what needs a person at the moment of this request, queried once in a request."""
+    if "attention_state" not in g:
         known = g.troubles.counted if "troubles" in g else None
         counts = overview.counts(reading(), known)
-        # Where nothing runs for long, which is nearly always, nobody asks how long is usual.
+        # Nothing runs for long nearly always: the usual times are not queried then.
         longer = overlong(reading(), as_of()) if counts.long else []
-        g.standing = AttentionState(
+        g.attention_state = AttentionState(
             replace(counts, overlong=sum(each.count for each in longer)),
             failures_rise(reading()),
             alerts.firing(reading()),
             longer,
         )
-    found = g.standing
-    assert isinstance(found, AttentionState)
-    return found
+    state = g.attention_state
+    assert isinstance(state, AttentionState)
+    return state
 
 
-def known() -> int | None:
-    """Return the number, at most KEPT old; None when it cannot be had."""
-    memory = _memory()
-    try:
-        if memory.at is None or not timedelta() <= as_of() - memory.at < KEPT:
-            memory.count, memory.at = _ask(), as_of()
-    except (SQLAlchemyError, DatabaseError, psycopg.Error):
-        log.warning("what needs attention was not counted", exc_info=True)
-        return None
-    return memory.count
-
-
-def remember(count: int) -> int:
-    """Keep a number that a page counted for itself, so that its frame need not count again; return it."""
-    memory = _memory()
-    memory.count, memory.at = count, as_of()
+def store_count(count: int) -> int:
+    """Store a number that a page has counted, so that its frame need not count again; return it."""
+    last = _last_count()
+    last.count, last.at = count, as_of()
     return count
 
 
-def in_passing() -> int | None:
-    """Return the number for a page being rendered; the last one known where it asks the database nothing,
-    as an error page must not.
+def count_for_frame() -> int | None:
+    """Return the number for a page being rendered, at most COUNT_AGE old; None when it cannot be counted.
 
-    It is of all types: who may see some alone is not told.
+    A page that may not query the database, as an error page, gets the last number. It is of all types: tokens
+    for some types get none.
     """
     actor = g.get("actor")
     if actor is not None and actor.job_types is not None:
         return None
-    return known() if may_ask_in_passing() else _memory().count
+    last = _last_count()
+    if not may_query_for_frame():
+        return last.count
+    try:
+        if last.at is None or not timedelta() <= as_of() - last.at < COUNT_AGE:
+            # Within a savepoint: a statement that fails takes nothing else of the page with it.
+            with reading().begin_nested():
+                store_count(read_state().count)
+    except (SQLAlchemyError, DatabaseError, psycopg.Error):
+        log.warning("what needs attention was not counted", exc_info=True)
+        return None
+    return last.count
 
 
-def _memory() -> LastCount:
-    found = current_app.extensions.setdefault("wakeboard_attention", LastCount())
-    assert isinstance(found, LastCount)
-    return found
-
-
-def _ask() -> int:
-    """Count, within a savepoint: a statement that fails takes nothing else of the page with it."""
-    with reading().begin_nested():
-        return standing().needing
+def _last_count() -> LastCount:
+    last = current_app.extensions.setdefault("wakeboard_attention", LastCount())
+    assert isinstance(last, LastCount)
+    return last

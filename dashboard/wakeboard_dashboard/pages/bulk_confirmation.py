@@ -1,6 +1,6 @@
-"""What somebody confirmed about many runs: pace, canary, when to stop, and how many they saw. Reads requests.
+"""Reads from a request what was confirmed about a bulk operation: pace, canary, when to stop, the preview.
 
-Everything malformed is a 400 with a sentence; a preview that is too old is a 409.
+What is malformed is a 400 with a sentence; a preview that is too old is a 409.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 from flask import abort, request
 
@@ -17,55 +16,55 @@ from wakeboard.bulk import rules
 from wakeboard.reporting.filters.runs import FIELDS
 from wakeboard_dashboard.web import params
 
-# In the address beside the filters, and none of them.
-BESIDE = ("also", "next", "reason", "run")
+# Arguments of the address that are no filters.
+NO_FILTERS = ("also", "next", "reason", "run")
 YES = ("1", "true", "on", "yes")
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How the runs shall be moved; nothing of it: at once, where they are few."""
+    """How an operation moves its runs. Without any option a few runs are moved at once."""
 
     per_minute: int | None = None
     stop_above_percent: int | None = None
     canary: bool = False
 
     @property
-    def any(self) -> bool:
-        """Whether something is asked for that takes an operation."""
+    def is_any_set(self) -> bool:
+        """Whether the runs have to be moved by an operation, however few they are."""
         return self.per_minute is not None or self.canary or self.stop_above_percent is not None
 
 
 @dataclass(frozen=True, slots=True)
 class ConfirmedPreview:
-    """What the preview said: counted when, how many, and the newest run of it."""
+    """The preview that was confirmed: when it counted, how many runs, and the highest id among them."""
 
     as_of: datetime
     counted: int
     highest: int | None
 
 
-def filters_of(text: str | None = None) -> params.Filters:
+def read_filters(text: str | None = None) -> params.Filters:
     """Return the filters of a query string, or of the address of this request. Raises FilterError."""
     if text is not None:
         return params.read_text(text, FIELDS)
     arguments = request.args.copy()
-    for name in BESIDE:
+    for name in NO_FILTERS:
         arguments.poplist(name)
     return params.read_whole(arguments, FIELDS)
 
 
-def also_of(text: str | None) -> tuple[str, ...]:
-    """Return what is included although it is left by default: ``paused,unconfirmed``."""
-    given = tuple(dict.fromkeys(part for part in (text or "").split(",") if part))
-    if unknown := set(given) - set(rules.INCLUDABLE):
+def read_also(text: str | None) -> tuple[str, ...]:
+    """Return the kinds of runs that are included though left out by default: ``paused,unconfirmed``."""
+    kinds = tuple(dict.fromkeys(part for part in (text or "").split(",") if part))
+    if unknown := set(kinds) - set(rules.INCLUDABLE):
         allowed = ", ".join(rules.INCLUDABLE)
         abort(400, f"“{sorted(unknown)[0][:50]}” cannot be included; allowed: {allowed}.")
-    return given
+    return kinds
 
 
-def options_of(given: Mapping[str, Any]) -> Options:
-    """Return how the runs shall be moved, as a form or a JSON object says it."""
+def read_options(given: Mapping[str, object]) -> Options:
+    """Return the options in the fields of a form or a JSON object."""
     return Options(
         _whole(given, "per_minute", 1, rules.FASTEST),
         _whole(given, "stop_above_percent", 0, 99),
@@ -73,8 +72,8 @@ def options_of(given: Mapping[str, Any]) -> Options:
     )
 
 
-def seen_of(given: Mapping[str, Any], now: datetime) -> ConfirmedPreview | None:
-    """Return what the preview said, None where the request comes from none."""
+def read_confirmed_preview(given: Mapping[str, object], now: datetime) -> ConfirmedPreview | None:
+    """Return the preview in the fields of a request, None where it comes from none."""
     text = str(given.get("as_of") or "")
     if not text:
         return None
@@ -93,7 +92,7 @@ def seen_of(given: Mapping[str, Any], now: datetime) -> ConfirmedPreview | None:
     return ConfirmedPreview(moment, counted, _whole(given, "highest", 1, params.LARGEST_ID))
 
 
-def _whole(given: Mapping[str, Any], name: str, low: int, high: int) -> int | None:
+def _whole(given: Mapping[str, object], name: str, low: int, high: int) -> int | None:
     value = given.get(name)
     text = "" if value is None else str(value).strip()
     if not text:

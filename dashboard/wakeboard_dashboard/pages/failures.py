@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
 from hashlib import blake2s
-from typing import Any
 from urllib.parse import quote, urlencode
 
 from sqlalchemy import RowMapping
@@ -14,10 +13,11 @@ from sqlalchemy import RowMapping
 from wakeboard.core.errors.error_groups import TraceLine, format_fingerprint, trace_lines
 from wakeboard.core.states import Status
 from wakeboard.core.text.redaction import redact
+from wakeboard_dashboard.pages.live import Json
 from wakeboard_dashboard.queries import groups as kept_groups
 from wakeboard_dashboard.queries.errors import Group
 from wakeboard_dashboard.queries.groups import ErrorGroupRow
-from wakeboard_dashboard.text.formats import visible
+from wakeboard_dashboard.text.formats import Row, visible
 from wakeboard_dashboard.web.connection import as_of
 
 MOST_NAMED = 12
@@ -104,7 +104,7 @@ def cancel_link(fingerprint: str) -> str:
 _KEPT = [name for name in ErrorGroupRow.__dataclass_fields__ if name not in ("id", "error_code", "job_type")]
 
 
-def kept_item(kept: ErrorGroupRow | None) -> dict[str, Any]:
+def kept_item(kept: ErrorGroupRow | None) -> Json:
     """Return what is kept of a group as twins give it; all None where nothing is."""
     found = {name: getattr(kept, name) if kept else None for name in _KEPT}
     now = as_of()
@@ -116,7 +116,7 @@ def kept_item(kept: ErrorGroupRow | None) -> dict[str, Any]:
     }
 
 
-def item(group: Group) -> dict[str, Any]:
+def item(group: Group) -> Json:
     """Return a group as the twin gives it; ``first_seen_at`` is of the window where no group is kept."""
     of_window = {"first_seen_at": group.first_at, "last_seen_at": group.last_at} if not group.kept else {}
     return {
@@ -133,7 +133,7 @@ def item(group: Group) -> dict[str, Any]:
     }
 
 
-def newest_items(rows: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def newest_items(rows: Iterable[Row]) -> list[Json]:
     """Return failed attempts as twins give them, secrets hidden."""
     names = ("run_id", "attempt", "job_type", "worker_id", "started_at", "finished_at", "outcome")
     return [

@@ -1,6 +1,6 @@
-"""The answer of a live region: 304 when the browser has it already, and one rendering for many viewers.
+"""The response to a poll of a fragment: 304 when the browser has it, and one rendering for many viewers.
 
-A rendering is kept for two seconds under all that shapes it: address, role, and the preferences of a browser.
+A rendering is cached for two seconds by all that shapes it: address, role, and the browser's preferences.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from wakeboard_dashboard.web.connection import FRESH_COOKIE, as_of, database
 from wakeboard_dashboard.web.preferences import CHOICES
 
 EXTENSION = "wakeboard_fragments"
-# While one request renders a region again, others get the former rendering, up to so much older.
+# While one request renders a fragment again, others get the former rendering, up to so much older.
 SECONDS, LATE_SECONDS = 2.0, 6.0
 MOST_RENDERINGS = 300
 
@@ -27,7 +27,7 @@ Key = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Rendering:
-    """A region as it was at ``as_of``; ``made_at`` is when its rendering began (monotonic)."""
+    """A rendered fragment, read at ``as_of``; ``made_at`` is when its rendering began (monotonic)."""
 
     html: str
     tag: str
@@ -37,7 +37,7 @@ class Rendering:
 
 
 class FragmentCache:
-    """The renderings of one process, each kept for ``seconds``."""
+    """The renderings of one process, each valid for ``seconds``."""
 
     def __init__(self, seconds: float = SECONDS) -> None:
         self._seconds = seconds
@@ -46,20 +46,20 @@ class FragmentCache:
         self._renewals: dict[Key, float] = {}
 
     def find(self, key: Key) -> Rendering | None:
-        """Return the rendering; None asks the caller to make one and to ``keep`` it."""
+        """Return the rendering; after None the caller renders and calls ``keep``."""
         now = monotonic()
         with self._lock:
-            found = self._renderings.get(key)
-            if found is not None:
-                age = now - found.made_at
+            rendering = self._renderings.get(key)
+            if rendering is not None:
+                age = now - rendering.made_at
                 is_renewed = now - self._renewals.get(key, -self._seconds) < self._seconds
                 if age < self._seconds or (is_renewed and age < self._seconds + LATE_SECONDS):
-                    return found
+                    return rendering
             self._renewals[key] = now
             return None
 
     def keep(self, key: Key, rendering: Rendering) -> None:
-        """Keep the rendering, unless there are too many; forget those that are too old for everybody."""
+        """Store the rendering, unless there are too many; drop those that are too old."""
         oldest = monotonic() - self._seconds - LATE_SECONDS
         with self._lock:
             self._renderings = {k: each for k, each in self._renderings.items() if each.made_at > oldest}
@@ -74,7 +74,7 @@ def install(app: Flask, seconds: float = SECONDS) -> None:
 
 
 def respond(render: Callable[[], str]) -> Response:
-    """Return the answer of a live region: what another viewer was just given, or what ``render`` makes."""
+    """Return the response to a poll: the cached rendering, or what ``render`` returns."""
     cache: FragmentCache = current_app.extensions[EXTENSION]
     if not _is_shared():
         return _answer(_render(render))
@@ -87,9 +87,9 @@ def respond(render: Callable[[], str]) -> Response:
 
 
 def _is_shared() -> bool:
-    """Return whether this request may get what others are given: a browser's poll, with no own act just now.
+    """Return whether this request may get a cached rendering: a browser's poll without a verb just before.
 
-    Who acted a moment ago reads anew, and so does who reads a replica: it says how late it is.
+    Pages of a replica are rendered for each request: they show their own lag.
     """
     is_own = "session_cookie" not in g or FRESH_COOKIE in request.cookies
     return not is_own and database().pages is database().primary

@@ -1,8 +1,7 @@
-"""A page and its fragments: one query function, one template each, as many routes as they need.
+"""A page with its fragments, its JSON twin and its CSV: ``add_page`` registers all of their routes.
 
-``add_page`` gives a page its HTML route, its live fragments, its JSON twin and its CSV. The page includes a
-fragment by ``{{ live("rows", …) }}``; the browser asks for the same rendering again every two seconds and
-gets 304 while nothing changed. Who takes a CSV is in the audit log. Nothing here knows what a page shows.
+The page includes a fragment by ``{{ live("rows", …) }}``. The browser polls the fragment every two seconds
+and gets 304 while nothing has changed. The audit log has who takes a CSV.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from wakeboard.database import audit
 from wakeboard_dashboard.pages.fragments import fragment_tag, respond
 from wakeboard_dashboard.text.formats import cell
 from wakeboard_dashboard.web.connection import as_of, writing
+from wakeboard_dashboard.web.params import Field, refuse_unknown
 from wakeboard_dashboard.web.scopes import Scope, declare
 
 FRAGMENTS = "/_fragments"
@@ -31,8 +31,11 @@ Json = dict[str, object]
 Query = Callable[..., Context]
 # A fragment is a template that takes the page's context, or a template with a query of its own.
 Fragment = str | tuple[str, Query]
-Twin = Callable[[Any], Mapping[str, Any]]
+Twin = Callable[[Context], Mapping[str, Any]]
+# The values that a path has for its arguments.
+Arguments = Mapping[str, int | str]
 LONGEST_FILTER = 500
+NO_FIELDS: Mapping[str, Field] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,7 @@ class Page:
     fragments: Mapping[str, Fragment]
     twin: Twin
     columns: Sequence[str] | None
+    fields: Mapping[str, Field] | None
 
     @property
     def stem(self) -> str:
@@ -53,8 +57,8 @@ class Page:
 
     def fragment(self, name: str) -> tuple[str, Query]:
         """Return the template of fragment ``name`` and the query that fills it."""
-        found = self.fragments[name]
-        return (found, self.query) if isinstance(found, str) else found
+        fragment = self.fragments[name]
+        return (fragment, self.query) if isinstance(fragment, str) else fragment
 
 
 def add_page(
@@ -66,6 +70,7 @@ def add_page(
     twin: Twin,
     fragments: Mapping[str, Fragment] | None = None,
     columns: Sequence[str] | None = None,
+    fields: Mapping[str, Field] | None = NO_FIELDS,
     scope: Scope | None = None,
     page_scope: Scope | None = None,
 ) -> Page:
@@ -73,10 +78,15 @@ def add_page(
 
     ``query(**path arguments)`` returns the context of page and fragments alike; ``twin(context)`` the JSON
     body without ``as_of``; ``columns`` (keys of the twin's items) make a CSV as well. A fragment given as
-    (template, query) is filled by that query instead. ``scope`` opens twin and CSV to tokens for some job
-    types, ``page_scope`` the page itself; fragments are for browsers and stay closed to them.
+    (template, query) is filled by that query instead.
+
+    ``fields`` are the filters that the address may name: any other is refused, for page, fragments, twin and
+    CSV. With None the queries read the address themselves, and refuse what they do not know.
+
+    ``scope`` opens twin and CSV to tokens for some job types, ``page_scope`` the page itself. Fragments are
+    for browsers and stay closed to such tokens.
     """
-    page = Page(path, template, query, fragments or {}, twin, columns)
+    page = Page(path, template, query, fragments or {}, twin, columns, fields)
     name = page.stem.strip("/").replace("/", "_").translate(str.maketrans("<>:-", "____"))
     whole = declare(lambda **arguments: _page(page, arguments), page_scope)
     blueprint.add_url_rule(path, name, whole)
@@ -94,35 +104,42 @@ def add_page(
     return page
 
 
-def rows_twin(item: Callable[[Any], Mapping[str, Any]]) -> Twin:
+def rows_twin(item: Callable[[Any], Mapping[str, object]]) -> Twin:
     """Return the twin of a list: its context's ``rows``, each as ``item`` gives it, and the next cursor."""
 
-    def twin(context: Any) -> Mapping[str, Any]:
-        body: Mapping[str, Any] = context["rows"].twin(item)
+    def twin(context: Context) -> Json:
+        body: Json = context["rows"].twin(item)
         return body
 
     return twin
 
 
-def _page(page: Page, arguments: dict[str, Any]) -> str:
-    context = page.query(**arguments)
+def _context(page: Page, query: Query, arguments: Arguments) -> Context:
+    """Return what ``query`` finds. Raises FilterError for a filter that the page does not know."""
+    if page.fields is not None:
+        refuse_unknown(page.fields)
+    return query(**arguments)
+
+
+def _page(page: Page, arguments: Arguments) -> str:
+    context = _context(page, page.query, arguments)
     g.live = _Live(page, arguments, {page.query: context})
     return render_template(page.template, **context)
 
 
-def _fragment(page: Page, fragment: str, arguments: dict[str, Any]) -> Response:
+def _fragment(page: Page, fragment: str, arguments: Arguments) -> Response:
     template, query = page.fragment(fragment)
-    return respond(lambda: render_template(template, **query(**arguments)))
+    return respond(lambda: render_template(template, **_context(page, query, arguments)))
 
 
-def _twin(page: Page, arguments: dict[str, Any]) -> Response:
-    body = page.twin(page.query(**arguments))
+def _twin(page: Page, arguments: Arguments) -> Response:
+    body = page.twin(_context(page, page.query, arguments))
     return jsonify({"as_of": as_of(), **body})
 
 
-def _csv(page: Page, arguments: dict[str, Any]) -> Response:
+def _csv(page: Page, arguments: Arguments) -> Response:
     assert page.columns is not None
-    body = page.twin(page.query(**arguments))
+    body = page.twin(_context(page, page.query, arguments))
     if request.method != "HEAD":
         _note_export(len(body["items"]))
     response = Response(_lines(page.columns, body["items"]), mimetype="text/csv")
@@ -136,10 +153,10 @@ def _csv(page: Page, arguments: dict[str, Any]) -> Response:
 
 def _note_export(count: int) -> None:
     """Write down who takes how many rows out, and by which filter; where that fails, nothing goes out."""
-    asked = [f"{name}={redact({name: text})[name]}" for name, text in request.args.items(multi=True)]
-    filtered = {"filter": "&".join(asked)[:LONGEST_FILTER]} if asked else {}
+    filters = [f"{name}={redact({name: text})[name]}" for name, text in request.args.items(multi=True)]
+    details = {"filter": "&".join(filters)[:LONGEST_FILTER]} if filters else {}
     with writing() as connection:
-        audit.record(connection, g.actor, "export", "page", request.path, after={"rows": count, **filtered})
+        audit.record(connection, g.actor, "export", "page", request.path, after={"rows": count, **details})
 
 
 def _lines(columns: Sequence[str], items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
@@ -160,7 +177,7 @@ class _Live:
     """The page being rendered, for ``live()``: its arguments, and what each query returned."""
 
     page: Page
-    arguments: Mapping[str, Any]
+    arguments: Arguments
     contexts: dict[Query, Context]
 
 
@@ -175,7 +192,7 @@ def live(fragment: str, element: str = "div", *, id: str, every: str = "2s", **a
     if query not in current.contexts:
         current.contexts[query] = query(**current.arguments)
     inner = render_template(template, **current.contexts[query])
-    given = {
+    pairs = {
         "id": id,
         "data-live": "",
         "hx-get": _address(current, fragment),
@@ -185,7 +202,7 @@ def live(fragment: str, element: str = "div", *, id: str, every: str = "2s", **a
         "hx-ptag": fragment_tag(inner),
         **{name.rstrip("_").replace("_", "-"): value for name, value in attributes.items()},
     }
-    opening = " ".join([f'{escape(name)}="{escape(value)}"' for name, value in given.items()])
+    opening = " ".join([f'{escape(name)}="{escape(value)}"' for name, value in pairs.items()])
     return Markup(f"<{escape(element)} {opening}>{inner}</{escape(element)}>")
 
 

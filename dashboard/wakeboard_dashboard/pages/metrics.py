@@ -1,4 +1,4 @@
-"""What Prometheus is told, at scrape time; the list for readers is in docs/reference.md."""
+"""The metrics of ``/metrics``, read at scrape time; docs/reference.md lists them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONTENT_TYPE = CONTENT_TYPE_LATEST
 
 
 def text() -> bytes:
-    """Return all of them as Prometheus reads them."""
+    """Return all metrics in the text format of Prometheus."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Tables())
     registry.register(_Requests())
@@ -28,7 +28,7 @@ def text() -> bytes:
 
 
 class _Tables(Collector):
-    """Reads them on the request's transaction, at scrape time."""
+    """Metrics of the tables, read in the request's transaction."""
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
@@ -64,7 +64,7 @@ class _Tables(Collector):
 
 
 class _Requests(Collector):
-    """Tells what the pages of this host's dashboard took."""
+    """Metrics of the requests to this host's dashboard."""
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
@@ -99,7 +99,7 @@ def _attempts() -> Iterator[Metric]:
 
 
 def _by_type(known: list[str]) -> Iterator[Metric]:
-    """Tell of each registered type, so that its first failure is one more than before."""
+    """Yield a sample for each registered type, so that its first failure is an increase."""
     ended = CounterMetricFamily(
         "wakeboard_attempts",
         "Attempts that succeeded, or failed (timed out, lost), since midnight UTC: there it begins anew.",

@@ -1,12 +1,15 @@
-"""The pages by their addresses: the keys that lead to them, and which question each answers.
+"""The navigation: every page with an address of its own, in one table, and the keys of the keyboard.
 
-The help dialog lists the keys, links carry those that lead somewhere. The script acts on a row by what its
-buttons carry (``data-key``), or says that none of them does that, and goes where a link says (``data-go``).
+A page that is not in ``PAGES`` is in no menu and has no key. The script acts on a row by the keys that its
+buttons carry (``data-key``), and goes where a link says (``data-go``).
 """
 
 from __future__ import annotations
 
-# (keys, what they do) as the help dialog says it.
+from dataclasses import dataclass
+from typing import Literal
+
+# (keys, what they do) as the help dialog lists them.
 KEYS = (
     ("j k", "next, previous row"),
     ("o", "open the row"),
@@ -18,44 +21,53 @@ KEYS = (
     ("p", "pause or resume live updates"),
     ("?", "this list"),
 )
-# What follows g, by page.
-GO = {
-    "/": "o",
-    "/runs": "r",
-    "/errors": "e",
-    "/leases": "l",
-    "/schedules": "s",
-    "/types": "t",
-    "/workers": "w",
-    "/audit": "a",
-    "/night": "n",
-    "/effects": "f",
-    "/alerts": "m",
-    "/system": "y",
-    "/operations": "b",
-    "/demo": "d",
-    "/display": "z",
-}
-# In the words beside the heading of a page.
-ANSWERS = {
-    "/": "how things are, what needs a person, what comes next",
-    "/runs": "which failed, which run, which wait, and why",
-    "/errors": "what goes wrong, how often, since when",
-    "/leases": "what runs now, who holds it, until when",
-    "/schedules": "what fires when, and what came of it",
-    "/types": "what may run, and how many at once",
-    "/workers": "who runs it, and how busy they are",
-    "/audit": "who did what, and why; rows are never changed",
-    "/night": "what happened while no one was looking",
-    "/effects": "what happened in the world only once, and what is in doubt",
-    "/alerts": "what is watched, who is notified, what fires now",
-    "/system": "the loops that keep the work going, and what they stand on",
-    "/operations": "what is done to many runs at once, and how far it is",
-    "/demo": "a shop whose mails and charges are runs",
-    "/display": "how this browser shows every page",
-}
 
 
-def answers(path: str) -> str:
-    """Return what the page at ``path`` answers; nothing for a page of one thing, whose heading says it."""
-    return ANSWERS.get(path, "")
+@dataclass(frozen=True, slots=True)
+class NavigationEntry:
+    """One page of the navigation.
+
+    ``key`` opens it after ``g``. ``subtitle`` stands beside its heading and in its description. ``place`` is
+    where its link is: in the bar, in the bar of wide windows and else in the menu More, or in that menu.
+    """
+
+    path: str
+    label: str
+    key: str
+    subtitle: str
+    place: Literal["bar", "wide", "menu"] = "bar"
+
+    @property
+    def is_in_menu(self) -> bool:
+        """Whether the menu More has it, in narrow windows at least."""
+        return self.place != "bar"
+
+
+PAGES = (
+    NavigationEntry("/", "Overview", "o", "how things are, what needs a person, what comes next"),
+    NavigationEntry("/runs", "Runs", "r", "which failed, which run, which wait, and why"),
+    NavigationEntry("/errors", "Errors", "e", "what fails, by type, code, message and place"),
+    NavigationEntry("/leases", "Leases", "l", "what runs now, who holds it, until when"),
+    NavigationEntry("/schedules", "Schedules", "s", "what fires when, and what came of it"),
+    NavigationEntry("/types", "Types", "t", "what may run, and how many at once"),
+    NavigationEntry("/workers", "Workers", "w", "who runs it, and how busy they are"),
+    NavigationEntry("/audit", "Audit", "a", "who did what, and why; rows are never changed"),
+    NavigationEntry("/night", "Last night", "n", "what happened while no one was looking", "wide"),
+    NavigationEntry("/operations", "Operations", "b", "one verb on many runs, and how far it is", "wide"),
+    NavigationEntry("/effects", "Effects", "f", "what was begun and never confirmed", "wide"),
+    NavigationEntry("/alerts", "Alerts", "m", "what is watched, who is notified, what fires now", "wide"),
+    NavigationEntry("/system", "System", "y", "every loop of every process, and the database", "wide"),
+    NavigationEntry("/demo", "Demo shop", "d", "a shop whose mails and charges are runs", "menu"),
+    NavigationEntry("/display", "Display", "z", "how this browser shows every page", "menu"),
+)
+
+
+def subtitle(path: str) -> str:
+    """Return the subtitle of the page at ``path``; empty for a page that is not in the navigation."""
+    return next((entry.subtitle for entry in PAGES if entry.path == path), "")
+
+
+def section(path: str) -> str:
+    """Return the path of the entry that the page at ``path`` belongs to, empty for none."""
+    first = "/" + path.strip("/").split("/")[0]
+    return first if any(entry.path == first for entry in PAGES) else ""

@@ -1,4 +1,4 @@
-"""Environment of all templates: filters, functions, what the layout shows; compiled code is kept on disk."""
+"""The Jinja environment: filters, functions, the context of the layout, the cache of compiled templates."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import logging
 import sys
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 from zoneinfo import ZoneInfo
 
-from flask import Flask, g, request
+from flask import Flask, Response, g, request
 from jinja2 import BytecodeCache, Environment, FileSystemBytecodeCache, StrictUndefined
 from jinja2.bccache import Bucket
 
@@ -19,38 +18,12 @@ from wakeboard.core.states import VERBS
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.charts.charts import bar_chart, spread_chart
 from wakeboard_dashboard.charts.sparks import sparkline
-from wakeboard_dashboard.pages import attention, fragments, live
-from wakeboard_dashboard.pages.navigation import GO, KEYS
-from wakeboard_dashboard.pages.navigation import answers as page_answers
+from wakeboard_dashboard.pages import attention, fragments, live, navigation
 from wakeboard_dashboard.text import formats
+from wakeboard_dashboard.text.questions import format_question
 from wakeboard_dashboard.web import files, preferences, responses, security
 
 log = logging.getLogger("wakeboard.web")
-
-NAVIGATION = (
-    ("/", "Overview"),
-    ("/runs", "Runs"),
-    ("/errors", "Errors"),
-    ("/leases", "Leases"),
-    ("/schedules", "Schedules"),
-    ("/types", "Types"),
-    ("/workers", "Workers"),
-    ("/audit", "Audit"),
-)
-# Pages of an entry under another path.
-ELSEWHERE = {"/everything": "/types"}
-# In the menu behind the navigation; shown as far as this version has them.
-MORE_PAGES = (
-    ("/night", "Last night"),
-    ("/operations", "Operations"),
-    ("/effects", "Effects"),
-    ("/alerts", "Alerts"),
-    ("/system", "System"),
-    ("/demo", "Demo shop"),
-    ("/display", "Display"),
-)
-# Wide windows show these beside NAVIGATION instead of in the menu.
-WIDE_PAGES = ("/night", "/operations", "/effects", "/alerts", "/system")
 
 
 def install(app: Flask, settings: Settings) -> None:
@@ -72,11 +45,10 @@ def install(app: Flask, settings: Settings) -> None:
         live=live.live,
         can=lambda action: security.can(VERBS[action]),
         verbs=VERBS,
-        navigation=NAVIGATION,
-        wide_pages=WIDE_PAGES,
-    )
-    environment.globals.update(
-        needs_attention=attention.in_passing, fragment_tag=fragments.fragment_tag, keys=KEYS, go=GO
+        needs_attention=attention.count_for_frame,
+        fragment_tag=fragments.fragment_tag,
+        keys=navigation.KEYS,
+        question=format_question,
     )
     environment.globals["show_when"] = lambda value, *how, **named: formats.when(value, here(), *how, **named)
     environment.globals.update(
@@ -88,27 +60,27 @@ def install(app: Flask, settings: Settings) -> None:
     environment.globals["static"] = lambda name: f"{files.STATIC}{name}?v={files.fingerprint(folder, name)}"
     server_zone = ZoneInfo(settings.timezone)
     ribbon = _ribbon(settings.environment)
-    app.before_request(lambda: preferences.take_zone(server_zone))
+    app.before_request(lambda: preferences.set_zone(server_zone))
     app.after_request(_forget_toast)
 
-    def of_request() -> dict[str, Any]:
-        """Return what all templates of a request are told alike."""
+    def of_request() -> dict[str, object]:
+        """Return the context that all templates of a request share."""
         return {
             "zone": g.get("zone", server_zone),
             "server_zone": settings.timezone,
             "ribbon": ribbon,
-            "more_pages": app.config["MORE_PAGES"],
+            "navigation": navigation.PAGES,
             **{name: preferences.choice(name) for name in preferences.CHOICES},
-            "answers": page_answers(request.path),
-            "waiting_toast": responses.waiting_toast(),
-            "section": _section(),
+            "subtitle": navigation.subtitle(request.path),
+            "pending_toast": responses.read_toast(),
+            "section": navigation.section(request.path),
         }
 
     @app.context_processor
-    def shell() -> dict[str, Any]:
+    def shell() -> dict[str, object]:
         if "shell" not in g:
             g.shell = of_request()
-        same: dict[str, Any] = g.shell
+        same: dict[str, object] = g.shell
         return same | {"actor": g.get("actor"), "as_of": g.get("as_of")}
 
 
@@ -121,15 +93,8 @@ def _ribbon(environment: str | None) -> tuple[str, str] | None:
     return (name, colour) if name and colour in known else (environment, "grey")
 
 
-def _section() -> str:
-    """Return the path of the navigation entry that the current page belongs to."""
-    first = "/" + request.path.strip("/").split("/")[0]
-    first = ELSEWHERE.get(first, first)
-    return first if any(first == path for path, _ in (*NAVIGATION, *MORE_PAGES)) else ""
-
-
-def _forget_toast(response: Any) -> Any:
-    """Show what a 303 left behind only once."""
+def _forget_toast(response: Response) -> Response:
+    """Delete the cookie of a toast once it was shown."""
     shown = response.mimetype == "text/html" and response.status_code != 303
     if shown and responses.TOAST_COOKIE in request.cookies and "HX-Request" not in request.headers:
         response.delete_cookie(responses.TOAST_COOKIE)
@@ -137,7 +102,7 @@ def _forget_toast(response: Any) -> Any:
 
 
 class _Cache(FileSystemBytecodeCache):
-    """Jinja's cache; a full disk or a folder that is gone costs the time of compiling, and no page."""
+    """Jinja's cache; on a full disk or without its folder, templates are compiled each time."""
 
     def dump_bytecode(self, bucket: Bucket) -> None:
         """Write the code of one template, if that is possible."""
@@ -146,7 +111,7 @@ class _Cache(FileSystemBytecodeCache):
 
 
 def cache() -> BytecodeCache | None:
-    """Return a cache beside the compiled modules, or None where Python is to keep nothing there.
+    """Return a cache beside the compiled modules, or None where Python writes no bytecode.
 
     Filters of constants are computed when a template is compiled, so each version has files of its own.
     """

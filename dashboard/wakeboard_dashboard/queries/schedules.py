@@ -37,7 +37,7 @@ from wakeboard.reporting.filters.conditions import removed_schedules_named
 from wakeboard_dashboard.queries.filters import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.queries.statements import Column, Statement
-from wakeboard_dashboard.text.oddities import LatestRun, shown_twice
+from wakeboard_dashboard.text.oddities import LatestRun, find_repeated_times
 
 LATEST = 20
 
@@ -105,7 +105,7 @@ def is_odd(word: str) -> ColumnElement[bool]:
 
 def repeated(connection: Connection) -> list[int]:
     """Return the definitions of which two of the LATEST fires have one time on the clocks of their zone."""
-    return [each for each, zone, moments in connection.execute(_TIMES) if shown_twice(moments, zone)]
+    return [each for each, zone, moments in connection.execute(_TIMES) if find_repeated_times(moments, zone)]
 
 
 MOST_SHOWN = 50

@@ -1,6 +1,6 @@
-"""The dashboard under gunicorn: where it may listen, how many threads, what it logs.
+"""Serves the dashboard by gunicorn: where it may listen, processes, threads, signals.
 
-Never Werkzeug's own server, whose debugger runs code. No connection is open at the fork.
+Werkzeug's own server is never used: its debugger runs code. No connection is open at the fork.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from wakeboard_dashboard.web.request_metrics import FOLDER
 
 log = logging.getLogger("wakeboard.web")
 
-# Where gunicorn's workers say that they live: a slow disk would make them look dead, and a process that is
-# killed between the making of the file and its unlinking leaves it, here until the machine starts again.
-MEMORY = "/dev/shm"
-NOT_TAKEN = (signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU)
-# How long whoever listens on our address may take to leave it.
-PATIENCE_SECONDS = 3.0
+# For the heartbeat files of gunicorn's workers: on a slow disk they would look dead. A file that a killed
+# process leaves is gone here after a restart of the machine.
+SHARED_MEMORY = "/dev/shm"
+IGNORED_SIGNALS = (signal.SIGUSR2, signal.SIGTTIN, signal.SIGTTOU)
+# How long another process that listens on the address may take to end.
+WAIT_SECONDS = 3.0
 
 
-class RefusedBind(Exception):
-    """The address may not be listened on as things are; ``str()`` is one line that says what to do."""
+class BindRefused(Exception):
+    """Listening on the address is not allowed; ``str()`` is one line that says what to do."""
 
 
-class TakenBind(Exception):
-    """Nobody can listen on the address now, which may pass; ``str()`` is one line that says what to do."""
+class AddressInUse(Exception):
+    """The address cannot be listened on now; ``str()`` is one line that says what to do."""
 
 
 def is_loopback(bind: str) -> bool:
@@ -60,30 +60,30 @@ def is_loopback(bind: str) -> bool:
 
 
 def check_bind(bind: str, url: str, *, encrypted: bool) -> None:
-    """Raise RefusedBind unless ``bind`` is loopback, or a user exists and TLS is declared (``encrypted``)."""
+    """Raise BindRefused unless ``bind`` is loopback, or a user exists and TLS is declared (``encrypted``)."""
     if is_loopback(bind):
         return
     if not encrypted:
-        raise RefusedBind(
+        raise BindRefused(
             f"Refused to listen on {bind}: passwords would travel in clear. Set WAKEBOARD_CERTIFICATE and "
             "WAKEBOARD_CERTIFICATE_KEY, or WAKEBOARD_BEHIND_TLS_PROXY=1 when a proxy in front does TLS; "
             "or bind 127.0.0.1."
         )
     if not _has_user(url):
-        raise RefusedBind(
+        raise BindRefused(
             f"Refused to listen on {bind}: no user exists. Make one: wakeboard user add NAME --role admin."
         )
 
 
 def check_free(bind: str) -> None:
-    """Raise TakenBind when nobody can listen on ``bind``: somebody does, or the address is not ours.
+    """Raise AddressInUse when ``bind`` cannot be listened on: it is in use, or not of this machine.
 
-    Processes of a dashboard that was killed listen until they notice: they are waited for.
+    Processes of a killed dashboard listen until they notice; they are waited for.
     """
-    until = monotonic() + PATIENCE_SECONDS
+    until = monotonic() + WAIT_SECONDS
     while (wrong := _refusal(bind)) is not None:
         if wrong.errno != errno.EADDRINUSE or monotonic() > until:
-            raise TakenBind(
+            raise AddressInUse(
                 f"Cannot listen on {bind}: {wrong.strerror}. Stop what listens there, or choose another "
                 "address: WAKEBOARD_BIND, --bind."
             ) from wrong
@@ -111,27 +111,27 @@ def _has_user(url: str) -> bool:
                 "SELECT EXISTS (SELECT FROM wakeboard.users WHERE disabled_at IS NULL)"
             ).fetchone()
     except (db.DatabaseError, psycopg.Error) as failure:
-        raise RefusedBind(f"Refused to listen beyond loopback: users cannot be read. {failure}") from failure
+        raise BindRefused(f"Refused to listen beyond loopback: users cannot be read. {failure}") from failure
     return bool(row and row[0])
 
 
 class DashboardApplication(BaseApplication):  # type: ignore[misc]
-    """gunicorn with our settings; the app is made before the fork and shared by all."""
+    """gunicorn with our settings; the app is made once, before the fork."""
 
-    def __init__(self, make_app: Callable[[], Flask], options: dict[str, Any]) -> None:
+    def __init__(self, make_app: Callable[[], Flask], options: dict[str, object]) -> None:
         self._make_app = make_app
         self._options = options
         super().__init__()
 
     def load_config(self) -> None:
-        """Take our options; no configuration file and no environment variable is read."""
+        """Set our options; no configuration file and no environment variable is read."""
         for name, value in self._options.items():
             # Before 25.1 there is no control socket that could be disabled.
             if name in self.cfg.settings or name != "control_socket_disable":
                 self.cfg.set(name, value)
 
     def load(self) -> Flask:
-        """Return the WSGI app with all templates loaded, which its processes share."""
+        """Return the WSGI app with all templates loaded: its processes share their memory."""
         stop_signals.exit_if_requested()
         app = self._make_app()
         templates.load_all(app.jinja_env)
@@ -147,14 +147,14 @@ def run(
     certificate: Path | None = None,
     key: Path | None = None,
     shutdown_seconds: float = 10,
-    make_sentinel: Callable[[int], WebWatcher] | None = None,
+    make_watcher: Callable[[int], WebWatcher] | None = None,
 ) -> None:
-    """Serve until a signal says stop; returns never, gunicorn exits the process.
+    """Serve until a signal stops it; never returns, gunicorn exits the process.
 
-    ``certificate`` and ``key`` are paths of PEM files for TLS of our own. ``make_sentinel`` gives each worker
+    ``certificate`` and ``key`` are paths of PEM files for TLS of our own. ``make_watcher`` gives each worker
     process its watcher; its argument is the descriptor of a file that the processes share.
     """
-    options: dict[str, Any] = {
+    options: dict[str, object] = {
         "bind": [bind],
         "worker_class": "gthread",
         "workers": processes,
@@ -171,12 +171,12 @@ def run(
         "forwarded_allow_ips": "",
         "limit_request_line": 8190,
         "limit_request_fields": 60,
-        "when_ready": lambda _server: _begin(bind),
+        "when_ready": lambda _server: _report_ready(bind),
     }
-    memory = MEMORY if os.access(MEMORY, os.W_OK) else None
+    memory = SHARED_MEMORY if os.access(SHARED_MEMORY, os.W_OK) else None
     if memory:
         options["worker_tmp_dir"] = memory
-    options |= _hooks(make_sentinel)
+    options |= _hooks(make_watcher)
     if certificate:
         options |= {"certfile": str(certificate), "keyfile": key and str(key)}
     os.register_at_fork(after_in_parent=stop_signals.unblock)
@@ -190,48 +190,48 @@ def run(
             shutil.rmtree(os.environ[FOLDER], ignore_errors=True)
 
 
-def _begin(bind: str) -> None:
-    """Say that the dashboard listens, and take only those signals of gunicorn's that fit it.
+def _report_ready(bind: str) -> None:
+    """Log that the dashboard listens, and ignore the signals of gunicorn that do not fit it.
 
-    By SIGUSR2 gunicorn starts a second dashboard beside the first, by SIGTTIN and SIGTTOU, which a shell
-    sends to background jobs, one process more or less: their number is a setting. It does not know of a
-    stop that came before it looked after stops itself.
+    SIGUSR2 would start a second dashboard beside the first. SIGTTIN and SIGTTOU, which a shell sends to
+    background jobs, would add or remove a process; their number is a setting. gunicorn does not know of a
+    stop that came before it handled signals.
     """
     stop_signals.exit_if_requested()
-    for number in NOT_TAKEN:
-        signal.signal(number, _say_not_taken)
+    for number in IGNORED_SIGNALS:
+        signal.signal(number, _log_ignored_signal)
     log.info("dashboard listens on %s", bind)
 
 
-def _say_not_taken(number: int, _frame: FrameType | None) -> None:
+def _log_ignored_signal(number: int, _frame: FrameType | None) -> None:
     name = signal.Signals(number).name
     log.warning("%s is not taken. SIGTERM ends the dashboard; start it again for another version.", name)
 
 
-def share_memory(_server: Any, _worker: Any) -> None:
-    """Let the process about to be forked share what stands: what is collected for garbage would be copied.
+def prepare_fork(_server: object, _worker: object) -> None:
+    """Freeze the garbage collector before a fork: objects that it visits would be copied.
 
-    A stop waits in it until it can take one in, or gunicorn would wait in vain for its end.
+    A stop signal waits in the child until it can handle one, or gunicorn would wait in vain for its end.
     """
     stop_signals.block()
     gc.collect()
     gc.freeze()
 
 
-def _hooks(make_sentinel: Callable[[int], WebWatcher] | None) -> dict[str, Any]:
-    """Return the hooks of gunicorn around each worker process, which has a sentinel of its own."""
+def _hooks(make_watcher: Callable[[int], WebWatcher] | None) -> dict[str, object]:
+    """Return gunicorn's hooks around each worker process, which has a watcher of its own."""
     stage = tempfile.TemporaryFile()  # noqa: SIM115 (open as long as the process lives)
-    standing: list[WebWatcher] = []
+    watchers: list[WebWatcher] = []
 
-    def begin(_worker: Any) -> None:
+    def begin(_worker: object) -> None:
         stop_signals.unblock()
-        if make_sentinel is not None:
-            standing.append(make_sentinel(stage.fileno()))
-            standing[-1].start()
+        if make_watcher is not None:
+            watchers.append(make_watcher(stage.fileno()))
+            watchers[-1].start()
 
-    def end(_server: Any, _worker: Any) -> None:
-        while standing:
-            standing.pop().stop()
+    def end(_server: object, _worker: object) -> None:
+        while watchers:
+            watchers.pop().stop()
 
     def forget(_server: Any, worker: Any) -> None:
         from prometheus_client.multiprocess import mark_process_dead
@@ -239,5 +239,5 @@ def _hooks(make_sentinel: Callable[[int], WebWatcher] | None) -> dict[str, Any]:
         mark_process_dead(worker.pid, os.environ[FOLDER])  # type: ignore[no-untyped-call]
 
     return {
-        "child_exit": forget, "post_worker_init": begin, "pre_fork": share_memory, "worker_exit": end,
+        "child_exit": forget, "post_worker_init": begin, "pre_fork": prepare_fork, "worker_exit": end,
     }  # fmt: skip

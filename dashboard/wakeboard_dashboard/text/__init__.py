@@ -1,1 +1,1 @@
-"""What is said: sentences about states, nights, schedules and changes, of values that others read. Pure."""
+"""Sentences and formats, made of values that queries read. Pure."""

@@ -1,48 +1,46 @@
-"""What came after an attempt, and why then: the delay before the next one in words. Pure."""
+"""What followed an attempt, in words: the delay before the next one and its reason. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any
 
 from wakeboard.core.retry import Backoff
 from wakeboard.core.states import FAILURES, Outcome
-from wakeboard_dashboard.text.formats import between
+from wakeboard_dashboard.text.formats import Row, between
 
-Row = Mapping[Any, Any]
-# What is written a moment after it was drawn does not differ from it.
+# Times that differ by no more are equal: a row is written a moment after its delay was drawn.
 SLACK = timedelta(seconds=1)
-# A rule has reached its longest delay by then.
+# A backoff has reached its longest delay by then.
 MOST_STEPS = 50
 
 
-def after(ended: Sequence[Row], run: Row) -> dict[int, str]:
-    """Return, by lease_epoch, what followed each of the ``ended`` attempts (newest first) of ``run``.
+def describe_followups(ended: Sequence[Row], run: Row) -> dict[int, str]:
+    """Return sentences by lease_epoch: what followed each of the ``ended`` attempts, newest first.
 
-    ``run``: a row of job_runs with ``backoff``, the rule of its type today.
+    ``run`` is their run, a row of job_runs with ``backoff``, the rule of its type today.
     """
-    found = {}
-    due_next: datetime | None = run["run_at"]
+    sentences = {}
+    next_due_at: datetime | None = run["run_at"]
     for place, attempt in enumerate(ended):
         is_newest = place == 0
-        found[attempt["lease_epoch"]] = _after(attempt, run, due_next, is_newest=is_newest)
-        due_next = attempt["due_at"]
-    return found
+        sentences[attempt["lease_epoch"]] = _followup(attempt, run, next_due_at, is_newest=is_newest)
+        next_due_at = attempt["due_at"]
+    return sentences
 
 
-def _after(attempt: Row, run: Row, due_next: datetime | None, *, is_newest: bool) -> str:
+def _followup(attempt: Row, run: Row, next_due_at: datetime | None, *, is_newest: bool) -> str:
     if attempt["outcome"] == Outcome.RELEASED:
         return "given back, at no cost: its worker stopped before it ended"
     if attempt["outcome"] not in FAILURES:
         return ""
     if attempt["next_run_at"] is None:
         return _last_word(attempt, run, is_newest=is_newest)
-    said = _waited(attempt, run["backoff"])
-    if due_next is not None and due_next < attempt["next_run_at"] - SLACK:
-        early = between(max(due_next, attempt["finished_at"]), attempt["next_run_at"])
-        return f"{said}; brought forward by {early}: somebody retried it"
-    return said
+    sentence = _waited(attempt, run["backoff"])
+    if next_due_at is not None and next_due_at < attempt["next_run_at"] - SLACK:
+        early = between(max(next_due_at, attempt["finished_at"]), attempt["next_run_at"])
+        return f"{sentence}; brought forward by {early}: somebody retried it"
+    return sentence
 
 
 def _last_word(attempt: Row, run: Row, *, is_newest: bool) -> str:
@@ -54,7 +52,7 @@ def _last_word(attempt: Row, run: Row, *, is_newest: bool) -> str:
 
 
 def _waited(attempt: Row, rule: str) -> str:
-    """Return ``next try after 4 min, by its backoff``, or whose wish another delay was."""
+    """Return ``next try after 4 min, by the backoff of its type``, or what else set the delay."""
     ended, due = attempt["finished_at"], attempt["next_run_at"]
     if due <= ended:
         return "next try at once: a lost lease is taken over without a wait"
@@ -67,7 +65,7 @@ def _waited(attempt: Row, rule: str) -> str:
 
 
 def _is_of(rule: str, seconds: float) -> bool:
-    """Return whether the rule, with its jitter, can have given this delay."""
+    """Return whether the backoff ``rule``, with its jitter, can have given this delay."""
     backoff = Backoff.parse_or_default(rule)
     slack = SLACK.total_seconds()
     return any(

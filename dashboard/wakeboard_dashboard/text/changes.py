@@ -6,10 +6,10 @@ import json
 import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
 
 from wakeboard.core.text.json_equality import is_same_value
 from wakeboard.core.text.redaction import redact
+from wakeboard_dashboard.text.formats import Row
 
 # The word for a column where its name alone would not say it.
 WORDS = {
@@ -25,16 +25,16 @@ MOST = 6
 LONGEST = 80
 # Of a value in ``whole``: more than a command line and its environment take.
 LONGEST_WHOLE = 4000
-# The same few moves stand in most rows of a log. What is longer than this is put into words each time.
-MOST_REMEMBERED, LONGEST_REMEMBERED = 1000, 1000
+# Most rows of a log have the same few changes. Longer ones are not cached.
+CACHE_SIZE, LONGEST_CACHED = 1000, 1000
 _MOMENT = re.compile(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(?:\.\d+)?(?:\+00:00|Z)")
 
 
-Values = Mapping[str, Any] | None
+Values = Mapping[str, object] | None
 
 
 class _Change:
-    """What a row was and what it became; two are equal that read the same, so that 1 is not yes."""
+    """A row before and after. Two are equal when they read the same: 1 and True differ."""
 
     __slots__ = ("after", "before", "text")
 
@@ -49,29 +49,26 @@ class _Change:
         return isinstance(other, _Change) and self.text == other.text
 
 
-def changes(before: Values, after: Values) -> tuple[str, ...]:
-    """Return one phrase per difference, at most MOST and a word for the rest; secrets are hidden.
+def describe_changes(before: Values, after: Values) -> tuple[str, ...]:
+    """Return one phrase per difference, at most MOST, then how many more there are; secrets are hidden.
 
     Without ``after`` nothing was changed, or the thing is gone: the phrases say what it was.
     """
     change = _Change(before, after)
-    return _remembered(change) if len(change.text) <= LONGEST_REMEMBERED else _phrases(change)
+    return _cached_phrases(change) if len(change.text) <= LONGEST_CACHED else _phrases(change)
 
 
-def whole(before: Values, after: Values) -> tuple[str, ...]:
-    """Return the phrases of ``changes``, all and with their values whole; nothing where those are all."""
+def describe_all_changes(before: Values, after: Values) -> tuple[str, ...]:
+    """Return all phrases with whole values; nothing where ``describe_changes`` leaves nothing out."""
     change = _Change(before, after)
     if len(change.text) <= LONGEST:
         return ()
     phrases = _all(change, LONGEST_WHOLE)
-    return () if phrases == list(changes(before, after)) else tuple(phrases)
+    return () if phrases == list(describe_changes(before, after)) else tuple(phrases)
 
 
-def hidden(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return a row of the audit log, or the columns of it that were read, as twins give it.
-
-    The secrets in what it says are hidden.
-    """
+def redact_row(row: Row) -> dict[str, object]:
+    """Return a row of the audit log, or some of its columns, as twins give it, secrets hidden."""
     return dict(row) | {name: redact(row[name]) for name in ("reason", "before", "after") if name in row}
 
 
@@ -94,17 +91,17 @@ def _all(change: _Change, longest: int) -> list[str]:
             if key in new and not is_same_value(old.get(key), new[key])
         ]
     if "status" in keys:
-        # A move of the status moves the time as well: the status says it.
+        # A change of the status changes run_at as well.
         keys = [key for key in keys if key != "run_at"]
     if after is None:
         return [f"{_name(key)} {_value(old[key], longest)}" for key in keys]
     return [_phrase(key, old, new, longest) for key in keys]
 
 
-_remembered = lru_cache(MOST_REMEMBERED)(_phrases)
+_cached_phrases = lru_cache(CACHE_SIZE)(_phrases)
 
 
-def _phrase(key: str, old: Mapping[str, Any], new: Mapping[str, Any], longest: int) -> str:
+def _phrase(key: str, old: Mapping[str, object], new: Mapping[str, object], longest: int) -> str:
     if key in old:
         return f"{_name(key)} {_value(old[key], longest)} → {_value(new[key], longest)}"
     return _name(key) if new[key] is True else f"{_name(key)} {_value(new[key], longest)}"
@@ -114,7 +111,7 @@ def _name(key: str) -> str:
     return WORDS.get(key, key.replace("_", " "))
 
 
-def _value(value: Any, longest: int) -> str:
+def _value(value: object, longest: int) -> str:
     """Return a JSON value as people read it, at most ``longest`` characters."""
     if value is None:
         return "none"

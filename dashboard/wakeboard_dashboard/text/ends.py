@@ -1,4 +1,4 @@
-"""When something ends, as a person writes it: a duration from now, a time, or never. Pure."""
+"""Reads when a pause ends or a run is due: a duration from now, a time, or never. Pure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from wakeboard.core.time.durations import parse_duration
 # Offered where a pause begins.
 ENDS = (("15m", "15 minutes"), ("1h", "an hour"), ("4h", "four hours"), ("1d", "a day"))
 NEVER = ("", "never", "none")
-# What a form or JSON calls the end: one that is offered, or any other.
+# The fields of a form or JSON: an end that is offered, and any other.
 FIELDS = ("until", "until_at")
 
 
-def end_of(text: str, now: datetime, zone: tzinfo) -> datetime | None:
+def parse_end(text: str, now: datetime, zone: tzinfo) -> datetime | None:
     """Return when ``text`` is, in UTC: ``2h`` from ``now``, or an ISO time, in ``zone`` without an offset.
 
     None for nothing and ``never``. Raises ValueError with a sentence.

@@ -18,6 +18,8 @@ from typing import Any
 
 from markupsafe import Markup, escape
 
+# A row of a query, or a dictionary like one.
+Row = Mapping[Any, Any]
 _UNSEEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 # A page has hundreds of moments, and polls show the same ones again.
 MOMENTS = 4096
@@ -153,7 +155,7 @@ def between(start: datetime | None, end: datetime | None) -> str:
     return "–" if start is None or end is None else duration((end - start).total_seconds())
 
 
-def stopped_at(run: Mapping[Any, Any]) -> datetime | None:
+def stopped_at(run: Row) -> datetime | None:
     """Return when the latest start of ``run``, a row of job_runs that is not running, came to its end.
 
     Of a failed one that was cancelled afterwards ``finished_at`` is the cancel.
@@ -164,7 +166,7 @@ def stopped_at(run: Mapping[Any, Any]) -> datetime | None:
     return found
 
 
-def took(run: Mapping[Any, Any]) -> str:
+def took(run: Row) -> str:
     """Return how long the latest start of ``run`` took; ``–`` when it has not ended or never began."""
     return between(run["started_at"], stopped_at(run))
 
@@ -207,12 +209,12 @@ def anchor(value: str) -> str:
     return blake2s(value.encode("utf-8", "replace"), digest_size=6).hexdigest()
 
 
-def pretty(value: Any) -> str:
+def pretty(value: object) -> str:
     """Return JSON indented for reading."""
     return visible(json.dumps(value, indent=2, ensure_ascii=False, default=str))
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> object:
     """Return ``value`` as JSON can carry it: datetimes as ISO text in UTC, decimals as numbers."""
     if isinstance(value, datetime):
         return iso(value)
@@ -221,7 +223,7 @@ def plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
-def cell(value: Any) -> str:
+def cell(value: object) -> str:
     """Return a CSV cell; text that a spreadsheet would run as a formula is led by an apostrophe."""
     if value is None:
         return ""

@@ -1,4 +1,4 @@
-"""Which window a night is, and how it was in a sentence. Pure: no database, no request."""
+"""The window of a night, and its verdict. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def last_night(now: datetime, zone: tzinfo) -> TimeWindow:
     return TimeWindow(evening.astimezone(UTC), datetime.combine(today, MORNING, zone).astimezone(UTC))
 
 
-def moved(window: TimeWindow, days: int, zone: tzinfo) -> TimeWindow:
+def shift_window(window: TimeWindow, days: int, zone: tzinfo) -> TimeWindow:
     """Return ``window`` moved by whole days at the same time of the clocks of ``zone``."""
 
     def move(moment: datetime) -> datetime:
@@ -37,4 +37,4 @@ def whole_minutes(since: datetime, until: datetime) -> TimeWindow:
     return TimeWindow(start, end if end == until else end + MINUTE)
 
 
-__all__ = ["NightNumbers", "last_night", "moved", "verdict", "whole_minutes"]
+__all__ = ["NightNumbers", "last_night", "shift_window", "verdict", "whole_minutes"]

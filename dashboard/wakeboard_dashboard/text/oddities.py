@@ -1,4 +1,4 @@
-"""What was odd about a run of a schedule, in a word and a sentence each. Pure."""
+"""Finds what is odd about the runs of a schedule: a word and a sentence each. Pure."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ MEANINGS = {
     "twice": "its work was done more than once",
     "missed": "a fire for which no run was made",
 }
-# No zone changes its clocks and changes them back again in less time, from 1995 to 2060 as far as is known: a
-# week lies between two changes at Recife in October 2000, and at Gaza in October 2040.
+# From 1995 to 2060 no known zone changes its clocks twice in less time: a week lies between two changes at
+# Recife in October 2000, and at Gaza in October 2040.
 BETWEEN_CHANGES = timedelta(days=6)
 
 
@@ -48,18 +48,18 @@ class Oddity(NamedTuple):
     sentence: str
 
 
-def oddities(runs: Sequence[LatestRun], timezone: str) -> dict[int, list[Oddity]]:
+def find_oddities(runs: Sequence[LatestRun], timezone: str) -> dict[int, list[Oddity]]:
     """Return by run id what is odd about the runs of one schedule.
 
-    ``timezone`` is the schedule's: a time that its clocks show twice is told.
+    ``timezone`` is the schedule's: a time that its clocks show twice is odd.
     """
-    repeated = shown_twice([run.scheduled_for for run in runs if run.scheduled_for], timezone)
+    repeated = find_repeated_times([run.scheduled_for for run in runs if run.scheduled_for], timezone)
     found = {run.id: list(_odd(run, repeated)) for run in runs}
     return {run_id: odd for run_id, odd in found.items() if odd}
 
 
-def counted(odd: Mapping[int, Sequence[Oddity]]) -> dict[str, int]:
-    """Return how many runs are late, overlapping and twice, those that are none left out."""
+def count_oddities(odd: Mapping[int, Sequence[Oddity]]) -> dict[str, int]:
+    """Return the number of runs by word of MEANINGS, without zeros."""
     words = Counter([word for each in odd.values() for word in dict.fromkeys([one.word for one in each])])
     return {word: words[word] for word in MEANINGS if words[word]}
 
@@ -71,8 +71,8 @@ def _may_repeat(first_at: datetime, last_at: datetime, zone: tzinfo) -> bool:
     return first_at.astimezone(zone).utcoffset() != last_at.astimezone(zone).utcoffset()
 
 
-def shown_twice(moments: Sequence[datetime], timezone: str) -> dict[datetime, str]:
-    """Return in words what the clocks of a zone showed at those of ``moments`` that have it in common."""
+def find_repeated_times(moments: Sequence[datetime], timezone: str) -> dict[datetime, str]:
+    """Return, by moment, what the clocks of a zone showed, for ``moments`` at which they showed the same."""
     zone = zone_of(timezone)
     if not moments or not _may_repeat(min(moments), max(moments), zone):
         return {}

@@ -1,21 +1,19 @@
-"""An operation on many runs in words: what it is doing, what it did, why it does not go on. Pure."""
+"""An operation on many runs in words: what it does, what it has done, why it has stopped. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
 
 from wakeboard.bulk import rules
-from wakeboard_dashboard.text.formats import duration, number, plural
+from wakeboard_dashboard.text.formats import Row, duration, number, plural
 
-# What would happen, the question, and what was done, by verb.
+# By verb: what would happen.
 MEANS = {
     "retry": "They become due; dead and cancelled ones start afresh.",
     "cancel": "What waits will not run; what runs is asked to stop; what is dead is dismissed.",
     "again": "Each ended run gets a new run with the same payload.",
 }
-# What is said where nothing would.
+# By verb: where no run would be moved.
 NONE = {
     "retry": "None of them would be retried now. Retry makes due what waits for later, and starts what is"
     " dead or cancelled afresh.",
@@ -28,7 +26,7 @@ ASKS = {
     "cancel": f"Cancel {{runs}}? {MEANS['cancel']}",
     "again": f"Run {{runs}} again? {MEANS['again']}",
 }
-# Chosen one by one they are moved all the same; who chooses should know.
+# Why runs that were chosen one by one need caution; a filter leaves them out.
 CAREFUL = {
     "paused": "of a paused type: nothing of it runs until someone resumes it",
     "unconfirmed": "with an effect that no one has confirmed: look at the receiving side first",
@@ -60,12 +58,12 @@ BECOMES = {
 }
 
 
-def title(operation: Mapping[str, Any]) -> str:
+def title(operation: Row) -> str:
     """Return ``Retry 1 214 runs``."""
     return f"{TITLES.get(operation['verb'], operation['verb'])} {plural(operation['total'], 'run')}"
 
 
-def sentence(operation: Mapping[str, Any], now: datetime, *, is_alive: bool) -> tuple[bool, str]:
+def sentence(operation: Row, now: datetime, *, is_alive: bool) -> tuple[bool, str]:
     """Return (whether it needs a person, what is so now). ``is_alive``: some worker is."""
     status = operation["status"]
     if status == "running":
@@ -80,7 +78,7 @@ def sentence(operation: Mapping[str, Any], now: datetime, *, is_alive: bool) -> 
     return False, f"Finished: {_so_far(operation)}."
 
 
-def _running(operation: Mapping[str, Any], now: datetime, *, is_alive: bool) -> tuple[bool, str]:
+def _running(operation: Row, now: datetime, *, is_alive: bool) -> tuple[bool, str]:
     if not is_alive:
         return True, "No worker is alive to move them. Start one: wakeboard worker --app MODULE."
     canary = operation["canary_run_id"]
@@ -94,7 +92,7 @@ def _running(operation: Mapping[str, Any], now: datetime, *, is_alive: bool) -> 
     return False, f"{doing}: {_so_far(operation)} so far."
 
 
-def left_seconds(operation: Mapping[str, Any], now: datetime) -> float | None:
+def left_seconds(operation: Row, now: datetime) -> float | None:
     """Return for how long the pace lets it go on, None without a pace."""
     if not operation["per_minute"] or operation["status"] != "running":
         return None
@@ -102,7 +100,7 @@ def left_seconds(operation: Mapping[str, Any], now: datetime) -> float | None:
     return float(rest * 60 / operation["per_minute"])
 
 
-def _so_far(operation: Mapping[str, Any]) -> str:
+def _so_far(operation: Row) -> str:
     moved, asked = operation["done"] - operation["asked"], operation["asked"]
     parts = [f"{plural(moved, 'run')} {DONE.get(operation['verb'], 'moved')}"] if moved or not asked else []
     parts += [f"{plural(asked, 'run')} asked to stop"] if asked else []

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from wakeboard.core.retry import Backoff
 
-# A rule that retries more often than this is summed up to here; its last delays repeat anyway.
+# The delays of further attempts are equal: they are multiplied.
 MOST_SUMMED = 1000
 
 

@@ -1,22 +1,20 @@
-"""How far a run is, how fast it goes and when it is through, of what its handler told. Pure."""
+"""Progress, rate and expected end of a run, from what its handler reported. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
-from wakeboard_dashboard.text.formats import number, stopped_at
+from wakeboard_dashboard.text.formats import Row, number, stopped_at
 
-# Before that much of a start has passed, a rate is a guess.
+# A rate is not shown before the attempt has run for so long.
 SETTLED_SECONDS = 2.0
 FARTHEST = timedelta(days=3650)
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """``done`` of ``total`` (None: not told); ``per_second`` and ``ends_at`` None where nobody can say."""
+    """``done`` of ``total`` (None: not reported); ``per_second`` and ``ends_at`` None where not known."""
 
     done: int
     total: int | None
@@ -34,17 +32,17 @@ class Progress:
         return f"{_short(self.per_second * 3600)} an hour"
 
 
-def progress(run: Mapping[Any, Any], told_at: datetime | None) -> Progress | None:
-    """Return the progress of ``run`` (a row of job_runs), None when its handler told of none.
+def progress(run: Row, reported_at: datetime | None) -> Progress | None:
+    """Return the progress of ``run`` (a row of job_runs), None when its handler reported none.
 
-    ``told_at``: when its worker last wrote it down. The rate is that of this start up to then, and the end
-    what it takes at that rate; so both stand still between two heartbeats.
+    ``reported_at``: when its worker last wrote it. Rate and end are those of the attempt up to then, so they
+    do not change between two heartbeats.
     """
     done, total = run["progress_done"], run["progress_total"]
     if done is None and total is None:
         return None
     done, total = max(0, done or 0), total if total and total > 0 else None
-    end = told_at if run["status"] == "running" else stopped_at(run)
+    end = reported_at if run["status"] == "running" else stopped_at(run)
     if end is None or run["started_at"] is None:
         return Progress(done, total)
     seconds = (end - run["started_at"]).total_seconds()

@@ -1,22 +1,21 @@
 """A schedule in words: when it fires, in its own zone and in UTC, and what is odd about it. Pure.
 
-What cannot be read is told as a sentence, never raised: a page must show a broken schedule too.
+Nothing is raised for a schedule that cannot be read: a page must show it too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
-from typing import Any
 from zoneinfo import ZoneInfo
 
 from wakeboard.core.time.cron import Cron, Fire
 from wakeboard.core.time.zones import check_timezone
 from wakeboard.reporting.diagnosis import standstill
 from wakeboard.schedules.next_fires import preview as preview_of
+from wakeboard_dashboard.text.formats import Row
 
-# A page does not wait for a schedule of a far day.
+# A page does not wait for a schedule that fires on a distant day.
 PREVIEW_SECONDS = 0.5
 MISFIRES = {
     "one": "the latest of them is made up for",
@@ -43,11 +42,11 @@ def in_words(schedule: str | None) -> str:
         return "By hand only"
     try:
         return Cron.parse(schedule).describe()
-    except ValueError as wrong:
-        return f"Cannot be read: {wrong}"
+    except ValueError as error:
+        return f"Cannot be read: {error}"
 
 
-def state(definition: Mapping[Any, Any]) -> tuple[str, str]:
+def state(definition: Row) -> tuple[str, str]:
     """Return (colour, word) of a definition's badge."""
     if definition["error"]:
         return "failed", "cannot fire"
@@ -58,13 +57,13 @@ def state(definition: Mapping[Any, Any]) -> tuple[str, str]:
     return ("stuck", "overdue") if definition["is_overdue"] else ("succeeded", "on")
 
 
-def standing(definition: Mapping[Any, Any]) -> str:
-    """Return ``its type mail is paused``, or what else keeps its runs from starting; empty where they may."""
+def standstill_reason(definition: Row) -> str:
+    """Return why runs of the schedule cannot start, as ``its type mail is paused``; empty where they can."""
     why = definition["standstill"]
     return standstill.standstill_clause(why, definition["job_type"]) if why else ""
 
 
-def standing_badge(why: str) -> tuple[str, str]:
+def standstill_badge(why: str) -> tuple[str, str]:
     """Return (colour, word) of the badge of a schedule whose runs wait, ``why`` as ``standstill`` says."""
     return "paused", standstill.WORDS[why].short
 

@@ -1,4 +1,4 @@
-"""What an admin typed into the form of a schedule: values, or a sentence for each that is wrong. Pure."""
+"""Reads the form of a schedule: values, or a sentence for each field that is wrong. Pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from wakeboard.core.time.cron import read_schedule
 from wakeboard.core.time.durations import LONGEST_SECONDS, LONGEST_TEXT, format_duration, parse_duration
 from wakeboard.core.time.zones import check_timezone
 from wakeboard.queue.definitions import Definition, check_name
-from wakeboard_dashboard.text.formats import pretty
+from wakeboard_dashboard.text.formats import Row, pretty
 
 MISFIRES = ("one", "all", "none")
 OVERLAPS = ("skip", "allow", "wait")
@@ -29,8 +29,8 @@ MOVED = (
 )
 
 
-def texts_of(definition: Mapping[Any, Any]) -> dict[str, str]:
-    """Return what the form says before anybody types: secrets of the payload are hidden."""
+def texts_of(definition: Row) -> dict[str, str]:
+    """Return the texts of the form of ``definition``, by field; secrets of the payload are hidden."""
     return {
         "schedule": definition["schedule"] or "",
         "timezone": definition["timezone"],
@@ -45,7 +45,7 @@ def texts_of(definition: Mapping[Any, Any]) -> dict[str, str]:
     }
 
 
-def read(texts: Mapping[str, str], definition: Mapping[Any, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+def read(texts: Mapping[str, str], definition: Row) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the values of the fields that ``texts`` names, and by field what is wrong with the others.
 
     What is hidden in the payload is taken from ``definition``.
@@ -59,13 +59,13 @@ def read(texts: Mapping[str, str], definition: Mapping[Any, Any]) -> tuple[dict[
             values[name] = (
                 _payload(texts[name], definition) if name == "payload" else reader(texts[name].strip())
             )
-        except (ValueError, RecursionError) as wrong:
-            errors[name] = str(wrong)
+        except (ValueError, RecursionError) as error:
+            errors[name] = str(error)
     return values, errors
 
 
 def texts_of_new(timezone: str) -> dict[str, str]:
-    """Return what the form of a new schedule says before anybody types; ``timezone`` is the server's."""
+    """Return the texts of the empty form of a new schedule; ``timezone`` is the server's."""
     usual = asdict(Definition(name="", job_type="", schedule=None, timezone=timezone)) | {"enabled": True}
     texts = texts_of(usual) | {"name": "", "job_type": "", "new_type": ""}
     return {name: text for name, text in texts.items() if name != "enabled"}
@@ -78,13 +78,13 @@ def read_new(texts: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, str]]:
         values[name] = texts.get(name, "").strip()
         try:
             check(values[name])
-        except ValueError as wrong:
-            errors[name] = str(wrong)
+        except ValueError as error:
+            errors[name] = str(error)
     return {"schedule": None, **values}, errors
 
 
 def _duration_text(seconds: float | None) -> str:
-    """Return seconds as ``read`` takes them back, exactly; what it refuses is shown as it is."""
+    """Return seconds as text that ``read`` turns back into the same number, where it can."""
     if seconds is None:
         return ""
     plain = f"{Decimal(repr(seconds)).normalize():f}"
@@ -151,19 +151,20 @@ def _enabled(text: str) -> bool:
     return words[text.lower()]
 
 
-def _payload(text: str, definition: Mapping[Any, Any]) -> dict[str, Any]:
+def _payload(text: str, definition: Row) -> dict[str, object]:
     try:
         given = json.loads(text or "{}")
-    except json.JSONDecodeError as wrong:
-        where = f"line {wrong.lineno}, column {wrong.colno}"
-        raise ValueError(f"The payload is not JSON: {wrong.msg} at {where}.") from wrong
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise ValueError(f"The payload is not JSON: {error.msg} at {where}.") from error
     if not isinstance(given, dict):
         raise ValueError('The payload must be a JSON object such as {"invoice_id": 812}.')
-    found: dict[str, Any] = restored(given, definition["payload"])
-    return found
+    payload = restored(given, definition["payload"])
+    assert isinstance(payload, dict)
+    return payload
 
 
-def restored(given: Any, stored: Any, name: str = "") -> Any:
+def restored(given: object, stored: object, name: str = "") -> object:
     """Return ``given``, the value of ``name``, with what was hidden from its reader taken from ``stored``.
 
     Raises ValueError where something hidden has no place in ``stored``, or where it is not sure which.
@@ -194,7 +195,7 @@ def restored(given: Any, stored: Any, name: str = "") -> Any:
     return given
 
 
-def _item(given: list[Any], place: int, shown: Any, old: Any, name: str) -> Any:
+def _item(given: list[object], place: int, shown: object, old: object, name: str) -> object:
     """Return the item at ``place`` of a list; what the word before it hides goes with that word."""
     if not is_same_json(given[place], shown):
         return restored(given[place], old, name)
@@ -203,7 +204,7 @@ def _item(given: list[Any], place: int, shown: Any, old: Any, name: str) -> Any:
     return old
 
 
-def _hides(value: Any) -> bool:
+def _hides(value: object) -> bool:
     """Whether HIDDEN stands anywhere in ``value``."""
     if isinstance(value, dict):
         return any(_hides(each) for each in value.values())
@@ -212,7 +213,7 @@ def _hides(value: Any) -> bool:
     return isinstance(value, str) and HIDDEN in value
 
 
-def _is_in_place(given: list[Any], shown: list[Any]) -> bool:
+def _is_in_place(given: list[object], shown: list[object]) -> bool:
     """Whether each hidden value of a changed list is sure to stand where it stood as it was ``shown``.
 
     Its length is the same, one item with hidden values differs at most, no item is where another was, and

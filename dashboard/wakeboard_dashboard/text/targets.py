@@ -1,11 +1,12 @@
-"""What an audit row is about: the page of the thing, and the log of that thing alone. Pure: no database."""
+"""The target of an audit row: the page of the thing, and the log of that thing alone. Pure."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 from urllib.parse import parse_qsl, quote, urlencode
+
+from wakeboard_dashboard.text.formats import Row
 
 # {} is the id or name as part of a path.
 PATHS = {
@@ -18,14 +19,14 @@ PATHS = {
     "database": "/system",
     "types": "/types",
 }
-# Things that are rows of one page; {} is part of the row's id there.
+# Targets that are rows of a page; {} is part of the row's id.
 ROWS = {
     "alert": "/alerts#rule-{}",
     "effect": "/effects#effect-{}",
 }
 NUMBERED = ("run", "operation", "alert", "effect")
 
-# What came of it, where "done" would not be the truth.
+# By result, but for "done".
 RESULTS = {
     "asked": "asked; it is on its way",
     "already": "it was so already",
@@ -38,10 +39,10 @@ RESULTS = {
 }
 
 
-def page_of(row: Mapping[Any, Any], served: Callable[[str], bool]) -> str | None:
+def page_of(row: Row, served: Callable[[str], bool]) -> str | None:
     """Return the page of the thing that an audit row is about, None when it has none.
 
-    ``served(path)`` tells whether this dashboard has an address.
+    ``served(path)`` returns whether this dashboard has that address.
     """
     kind, name = row["target_type"], row["target_id"]
     if not name or (kind in NUMBERED and not re.fullmatch(r"[0-9]{1,18}", name)):
@@ -60,8 +61,8 @@ def log_of(kind: str, name: object) -> str:
     return "/audit?target=" + quote(f"{kind}:{name}", safe=":")
 
 
-def _view_of(row: Mapping[Any, Any]) -> str | None:
-    """Return the runs of a saved view, as it is now: the row of the log keeps what it asks for."""
+def _view_of(row: Row) -> str | None:
+    """Return the address of the runs of a saved view: the audit row has its query."""
     kept = row["after"] or row["before"] or {}
     query = kept.get("query")
     if not isinstance(query, str):

@@ -1,21 +1,19 @@
 """A run to share: Markdown for a ticket, commands for a terminal. Pure.
 
-Foreign text stands in code alone: a ticket must not obey it, link to it or call people by it.
+Foreign text is inline code or a block of code: in a ticket it must not be markup, a link or a mention.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from shlex import quote
-from typing import Any
 
 from wakeboard.core.text.redaction import redact, redact_text
-from wakeboard_dashboard.text.formats import between, utc, visible
+from wakeboard_dashboard.text.formats import Row, between, utc, visible
 
-Row = Mapping[Any, Any]
-# A ticket is read by people: the start of each says what it is.
+# In characters; people read the start of each.
 LONGEST_ERROR = 2_000
 LONGEST_TRACE = 4_000
 LONGEST_PAYLOAD = 2_000
@@ -98,8 +96,7 @@ def _longest_run(text: str) -> int:
 
 
 def commands(run: Row, address: str, verbs: Sequence[str]) -> list[tuple[str, str]]:
-    """Return (label, text) of what does in a terminal what the page does, one command each: whoever pastes
-    one must not run the next.
+    """Return (label, command) for a terminal, one command each: whoever pastes one must not run the next.
 
     ``verbs``: the names of those that the state allows. curl reads its token from WAKEBOARD_TOKEN.
     """

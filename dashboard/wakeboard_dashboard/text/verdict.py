@@ -1,4 +1,4 @@
-"""One sentence on how things are, of numbers that others counted. Pure."""
+"""The overview in one sentence, made of numbers that queries counted. Pure."""
 
 from __future__ import annotations
 
@@ -89,18 +89,18 @@ def capped(count: int) -> str:
 
 
 def verdict(counts: Counts, rising: Finding, firing: Sequence[str], now: datetime) -> Verdict:
-    """Return how things are at ``now``; ``firing`` are the kinds of the alert rules that fire."""
-    wrong = troubles(counts, rising, firing)
+    """Return the verdict at ``now``; ``firing`` are the kinds of the alert rules that fire."""
+    problems = list_problems(counts, rising, firing)
     if counts.workers == 0:
-        return _without_workers(counts, wrong, now)
+        return _without_workers(counts, problems, now)
     if counts.claiming == 0:
-        return _without_claims(counts, wrong)
-    busy, held = _busy(counts), _counted(counts.paused, "type is paused", "types are paused")
-    if wrong:
-        others = f"{held}, everything else is normal." if held else "everything else is normal."
-        return Verdict(False, f"{_listed(wrong)};", f"{others} {busy}")
-    if held:
-        return Verdict(True, f"{_listed([held])};", f"nothing else needs you. {busy}")
+        return _without_claims(counts, problems)
+    busy, paused = _busy(counts), _counted(counts.paused, "type is paused", "types are paused")
+    if problems:
+        others = f"{paused}, everything else is normal." if paused else "everything else is normal."
+        return Verdict(False, f"{_listed(problems)};", f"{others} {busy}")
+    if paused:
+        return Verdict(True, f"{_listed([paused])};", f"nothing else needs you. {busy}")
     if counts.failed:
         again = f"{plural(counts.failed, 'run')} failed and will be tried again."
         return Verdict(True, "Nothing needs you.", f"{again} {busy}")
@@ -144,8 +144,8 @@ def slots_in_words(counts: Counts) -> str:
     return f"{busy}{of} {slots}{f', {leaving}' if leaving else ''}"
 
 
-def troubles(counts: Counts, rising: Finding, firing: Sequence[str]) -> list[str]:
-    """Return a clause for each thing that is not as it should be, in the order of the tiles."""
+def list_problems(counts: Counts, rising: Finding, firing: Sequence[str]) -> list[str]:
+    """Return a clause for each problem, in the order of the tiles."""
     rise = f"failures rise ({number(rising.value)} in the last hour)" if rising.firing else ""
     clauses = (
         _counted(counts.dead, "run is dead", "runs are dead"),
@@ -155,14 +155,14 @@ def troubles(counts: Counts, rising: Finding, firing: Sequence[str]) -> list[str
         _counted(counts.schedules_missed, "schedule missed its time", "schedules missed their time"),
         _counted(counts.unfireable, "schedule cannot fire", "schedules cannot fire"),
         _counted(counts.unconfirmed, "effect is unconfirmed", "effects are unconfirmed"),
-        *(f"the alert “{title_of(kind)}” fires" for kind in untold(counts, rising, firing)),
+        *(f"the alert “{title_of(kind)}” fires" for kind in other_rules(counts, rising, firing)),
     )
     return [clause for clause in clauses if clause]
 
 
-def untold(counts: Counts, rising: Finding, firing: Sequence[str]) -> list[str]:
-    """Return the kinds of ``firing``, each once, that the numbers do not tell of already."""
-    told = {
+def other_rules(counts: Counts, rising: Finding, firing: Sequence[str]) -> list[str]:
+    """Return the kinds of ``firing``, each once, whose problem no number shows already."""
+    counted = {
         "dead_runs": counts.dead,
         "stuck_leases": counts.stuck,
         "failures_rise": rising.firing,
@@ -170,7 +170,7 @@ def untold(counts: Counts, rising: Finding, firing: Sequence[str]) -> list[str]:
         # Asked less often than these are counted: once all can fire again, the rule is what is behind.
         "cannot_fire": True,
     }
-    return [kind for kind in dict.fromkeys(firing) if not told.get(kind)]
+    return [kind for kind in dict.fromkeys(firing) if not counted.get(kind)]
 
 
 def _counted(count: int, one: str, many: str) -> str:
@@ -184,31 +184,31 @@ def _counted(count: int, one: str, many: str) -> str:
 def _listed(clauses: Sequence[str]) -> str:
     """Return ``One run is dead, two are stuck and failures rise``."""
     first, last = ", ".join(clauses[:-1]), clauses[-1]
-    said = f"{first} and {last}" if first else last
-    return said[:1].upper() + said[1:]
+    sentence = f"{first} and {last}" if first else last
+    return sentence[:1].upper() + sentence[1:]
 
 
-def _without_workers(counts: Counts, wrong: Sequence[str], now: datetime) -> Verdict:
-    """Word the case in which nothing runs at all; what else is wrong comes after it."""
+def _without_workers(counts: Counts, problems: Sequence[str], now: datetime) -> Verdict:
+    """Return the verdict where no worker lives; ``problems`` come after it."""
     waiting = f"{capped(counts.queued)} queued." if counts.queued else "Nothing is queued."
-    besides = f" {_listed(wrong)}." if wrong else ""
+    besides = f" {_listed(problems)}." if problems else ""
     if counts.worker_seen_at is None:
         start = "Start one: wakeboard worker, or wakeboard up."
         return Verdict(False, "No worker has ever run here.", f"{waiting} {start}{besides}")
     if counts.schedules == 0 and counts.queued == 0:
-        return Verdict(not wrong, "No worker is running", f"and nothing waits for one.{besides}")
+        return Verdict(not problems, "No worker is running", f"and nothing waits for one.{besides}")
     if was_ahead(counts.worker_seen_at, now):
         unknown = f"{AHEAD}: nobody knows when the last one was here."
         return Verdict(False, "No worker is running.", f"{unknown} {waiting} {START}{besides}")
     silent = (now - counts.worker_seen_at).total_seconds()
     if counts.schedules and silent < SILENCE_SECONDS:
         gone = f"right now; the last one was here {duration(silent)} ago."
-        return Verdict(not wrong, "No worker is running", f"{gone} {waiting}{besides}")
+        return Verdict(not problems, "No worker is running", f"{gone} {waiting}{besides}")
     return Verdict(False, "No worker is running.", f"{waiting} {START}{besides}")
 
 
-def _without_claims(counts: Counts, wrong: Sequence[str]) -> Verdict:
-    """Word the case in which workers are there and none takes new work; what else is wrong comes after it."""
+def _without_claims(counts: Counts, problems: Sequence[str]) -> Verdict:
+    """Return the verdict where workers live and none claims; ``problems`` come after it."""
     who = " and ".join(
         _counted(count, f"is {word}", f"are {word}") for word, count in _leaving(counts) if count
     )
@@ -220,6 +220,6 @@ def _without_claims(counts: Counts, wrong: Sequence[str]) -> Verdict:
     rest = f" {capped(counts.finishing)} still {running} there." if counts.finishing else ""
     undrain = "Undrain one (Workers), or start" if counts.draining else "Start"
     advice = f"{undrain} another: wakeboard worker."
-    besides = f" {_listed(wrong)}." if wrong else ""
-    is_good = counts.oldest_due_at is None and not wrong
+    besides = f" {_listed(problems)}." if problems else ""
+    is_good = counts.oldest_due_at is None and not problems
     return Verdict(is_good, "No worker takes new work:", f"{who}. {waiting}{rest} {advice}{besides}")

@@ -17,9 +17,10 @@ from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
 from wakeboard.core.time.durations import parse_duration
 from wakeboard.database.audit import Actor
-from wakeboard.queue import Answer, alerts
+from wakeboard.queue import Answer
+from wakeboard.queue import alerts as moves
 from wakeboard_dashboard.pages.live import Context, Json, add_page
-from wakeboard_dashboard.pages.verbs import add_verb, body
+from wakeboard_dashboard.pages.verbs import add_verb, read_body
 from wakeboard_dashboard.queries import alerts as query
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
@@ -53,14 +54,14 @@ MORNING = time(8)
 NOTHING = {"sentence": "", "error": None, "unit": "", "value": 0, "limit": 0}
 
 
-def find() -> Context:
+def find_alerts() -> Context:
     """Return the rules, the channels and the last messages."""
     filters = params.from_request()
     rules = query.every_rule(reading())
     return {
         "filters": filters,
         "rules": rules,
-        "states": {rule["id"]: alerts.state_of(dict(rule)) for rule in rules},
+        "states": {rule["id"]: moves.state_of(dict(rule)) for rule in rules},
         "findings": {rule["id"]: NOTHING | (rule["found"] or {}) for rule in rules},
         "kinds": KINDS,
         "colours": COLOURS,
@@ -110,7 +111,7 @@ def status_of(message: RowMapping) -> tuple[str, str]:
     return ("running", "on its way") if message["tries"] else ("queued", "waiting")
 
 
-def twin(context: Context) -> Json:
+def alerts_twin(context: Context) -> Json:
     """Return the page's JSON body: rules as items, messages, channels and the switch beside them."""
     items = [
         {**redact({name: rule[name] for name in RULE_COLUMNS}), "status": context["states"][rule["id"]]}
@@ -129,8 +130,8 @@ add_page(
     blueprint,
     PATH,
     "alerts/page.html",
-    find,
-    twin=twin,
+    find_alerts,
+    twin=alerts_twin,
     columns=[*RULE_COLUMNS, "status"],
     fragments={
         "channels": "alerts/_channels.html",
@@ -140,7 +141,7 @@ add_page(
 )
 
 
-def seconds_of(text: str, now: datetime) -> float:
+def silence_seconds(text: str, now: datetime) -> float:
     """Return the seconds that a silence of ``text`` lasts from ``now``: a duration, or ``morning``.
 
     The morning is the next one in the zone of ``now``. Raises ValueError with a sentence.
@@ -154,30 +155,30 @@ def seconds_of(text: str, now: datetime) -> float:
 
 
 def _silence(connection: psycopg.Connection, actor: Actor, reason: str | None, rule_id: int) -> Answer:
-    given = body().get("for", "").strip() or "1h"
+    text = read_body().get("for", "").strip() or "1h"
     try:
-        seconds = seconds_of(given, as_of().astimezone(g.zone))
-    except ValueError as wrong:
-        abort(400, str(wrong))
-    return alerts.silence(connection, rule_id, seconds, actor, reason)
+        seconds = silence_seconds(text, as_of().astimezone(g.zone))
+    except ValueError as error:
+        abort(400, str(error))
+    return moves.silence(connection, rule_id, seconds, actor, reason)
 
 
 def _edit(connection: psycopg.Connection, actor: Actor, reason: str | None, rule_id: int) -> Answer:
-    beside = ("reason", "next") if request.is_json else ("reason", "next", "by")
-    given = {name: text.strip() for name, text in body().items() if name not in beside}
-    return alerts.edit(connection, rule_id, given, actor, reason)
+    other_fields = ("reason", "next") if request.is_json else ("reason", "next", "by")
+    values = {name: text.strip() for name, text in read_body().items() if name not in other_fields}
+    return moves.edit(connection, rule_id, values, actor, reason)
 
 
 def _test(connection: psycopg.Connection, actor: Actor, reason: str | None, rule_id: int) -> Answer:
-    channel = request.args.get("channel") or body().get("channel") or None
+    channel = request.args.get("channel") or read_body().get("channel") or None
     return test_message.send_test(connection, _settings(), rule_id, actor, reason, channel=channel)
 
 
 def _rule(rule_id: int) -> RowMapping:
-    found = query.one(reading(), rule_id)
-    if found is None:
+    rule = query.one(reading(), rule_id)
+    if rule is None:
         abort(404, f"There is no alert rule {rule_id}; it may have been removed.")
-    return found
+    return rule
 
 
 def _ask_edit(rule_id: int) -> Context:
@@ -192,37 +193,37 @@ add_verb(
     f"{ONE}/silence",
     "alert.silence",
     _silence,
-    says=lambda rule_id: (
+    question=lambda rule_id: (
         f"Send nothing about “{_title(rule_id)}” for a while? It is still looked at and shown."
     ),
     back=lambda rule_id: PATH,
-    fields="alerts/_silence.html",
-    ask=lambda rule_id: {"silences": SILENCES},
-    takes=("for",),
+    template="alerts/_silence.html",
+    context=lambda rule_id: {"silences": SILENCES},
+    fields=("for",),
 )
 add_verb(
     blueprint,
     f"{ONE}/edit",
     "alert.edit",
     _edit,
-    says=lambda rule_id: f"{_title(rule_id)}: {KINDS[_rule(rule_id)['kind']].meaning}",
+    question=lambda rule_id: f"{_title(rule_id)}: {KINDS[_rule(rule_id)['kind']].meaning}",
     back=lambda rule_id: PATH,
-    fields="alerts/_edit.html",
-    ask=_ask_edit,
-    keeps=True,
-    takes=None,
+    template="alerts/_edit.html",
+    context=_ask_edit,
+    keeps_form=True,
+    fields=None,
 )
 add_verb(
     blueprint,
     f"{ONE}/test",
     "alert.test",
     _test,
-    says=lambda rule_id: (
+    question=lambda rule_id: (
         f"Send a {'real' if _kind(rule_id).is_report else 'test'} message of “{_title(rule_id)}” now, and "
         "show what is answered?"
     ),
     back=lambda rule_id: PATH,
-    takes=("channel",),
+    fields=("channel",),
 )
 
 

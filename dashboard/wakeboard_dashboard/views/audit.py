@@ -15,11 +15,11 @@ from wakeboard.database.tables import audit_log
 from wakeboard.reporting.filters.audit import FIELDS, RESULTS, SOURCES, UNDONE
 from wakeboard.reporting.filters.search import WINDOW
 from wakeboard.reporting.filters.values import FilterError
-from wakeboard_dashboard.pages.form_errors import mending
+from wakeboard_dashboard.pages.form_errors import with_times_form
 from wakeboard_dashboard.pages.live import FRAGMENTS, Context, Json, add_page, rows_twin
 from wakeboard_dashboard.queries import audit
 from wakeboard_dashboard.text import targets
-from wakeboard_dashboard.text.changes import changes, hidden, whole
+from wakeboard_dashboard.text.changes import describe_all_changes, describe_changes, redact_row
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 
@@ -46,7 +46,7 @@ _SERVED = "wakeboard_audit_served"
 MOST_LINKS = 1000
 
 
-def find() -> Context:
+def find_audit_rows() -> Context:
     """Return the rows of the page, what there is to choose, and the address that says what came after."""
     filters = params.from_request(FIELDS)
     query = filters.query
@@ -62,12 +62,12 @@ def find() -> Context:
         "between": {name: _typed(filters.get(name)) for name in ("since", "until")},
         # A page has fifty lines of a few people.
         "log_of_actor": cache(lambda name: filters.link(PATH, who=name, cursor=None)),
-        "spell": spell,
+        "describe_row": describe_row,
     }
 
 
 @blueprint.get(f"{PATH}/find")
-def from_form() -> Response:
+def redirect_from_form() -> Response:
     """Send the operator from the controls to the address that means them.
 
     ``was.since`` is what the filter was before, ``shown.since`` how the control for a time showed that: a
@@ -128,8 +128,8 @@ def find_news() -> Context:
         return {"filters": filters, "new": 0}
     try:
         known = 0 if after[0] == "0" else params.identifier(after[0])
-    except ValueError as wrong:
-        raise FilterError("“after” must be the id of an audit row.") from wrong
+    except ValueError as error:
+        raise FilterError("“after” must be the id of an audit row.") from error
     return {
         "filters": filters,
         "new": audit.newcomers(reading(), filters, as_of(), known, sees_secrets=_sees_secrets()),
@@ -141,7 +141,7 @@ def _sees_secrets() -> bool:
     return bool(g.actor.role.covers(Role.OPERATOR))
 
 
-class AuditRowWords(NamedTuple):
+class AuditRowText(NamedTuple):
     """A row in words: what was done, what it changed, what came of it; its thing's page, and log.
 
     ``whole`` is all that it changed, where ``changed`` leaves something out.
@@ -156,12 +156,12 @@ class AuditRowWords(NamedTuple):
     log: str
 
 
-def spell(row: RowMapping) -> AuditRowWords:
+def describe_row(row: RowMapping) -> AuditRowText:
     """Return what a line says of ``row``."""
-    return AuditRowWords(
-        word_of(row),
-        changes(row["before"], row["after"]),
-        whole(row["before"], row["after"]),
+    return AuditRowText(
+        action_label(row),
+        describe_changes(row["before"], row["after"]),
+        describe_all_changes(row["before"], row["after"]),
         targets.RESULTS.get(row["result"], ""),
         row["result"] in UNDONE,
         _link_of(row),
@@ -169,7 +169,7 @@ def spell(row: RowMapping) -> AuditRowWords:
     )
 
 
-def word_of(row: RowMapping) -> str:
+def action_label(row: RowMapping) -> str:
     """Return what was done, in a word or two."""
     action = str(row["action"])
     if action == "schedule.edit" and row["before"] is None and row["after"] and row["result"] == "done":
@@ -179,25 +179,26 @@ def word_of(row: RowMapping) -> str:
 
 def _link_of(row: RowMapping) -> str | None:
     """Return the page of the thing that an audit row is about, None when it has none."""
-    served = current_app.extensions.get(_SERVED)
-    if served is None:
+    is_served = current_app.extensions.get(_SERVED)
+    if is_served is None:
         addresses = current_app.url_map.bind("")
-        served = lru_cache(MOST_LINKS)(lambda path: addresses.test(path, "GET"))
-        current_app.extensions[_SERVED] = served
-    return targets.page_of(row, served)
+        is_served = lru_cache(MOST_LINKS)(lambda path: addresses.test(path, "GET"))
+        current_app.extensions[_SERVED] = is_served
+    return targets.page_of(row, is_served)
 
 
 def item(row: RowMapping) -> Json:
     """Return an audit row as the twin gives it, secrets hidden."""
-    return hidden(row)
+    return redact_row(row)
 
 
 add_page(
     blueprint,
     PATH,
     "audit/page.html",
-    mending(find, PATH, "Audit", keeps=tuple(FIELDS), instead=(("At any time", PATH),)),
+    with_times_form(find_audit_rows, PATH, "Audit", keeps=tuple(FIELDS), instead=(("At any time", PATH),)),
     twin=rows_twin(item),
     columns=COLUMNS,
     fragments={"news": ("audit/_news.html", find_news)},
+    fields=None,
 )

@@ -14,9 +14,9 @@ from flask import Blueprint, abort, current_app
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer
 from wakeboard_dashboard.pages.live import Context, Json, add_page
+from wakeboard_dashboard.pages.navigation import PAGES
 from wakeboard_dashboard.pages.verbs import add_verb
-from wakeboard_dashboard.web import params
-from wakeboard_dashboard.web.connection import may_ask_in_passing, reading
+from wakeboard_dashboard.web.connection import may_query_for_frame, reading
 
 blueprint = Blueprint("demo", __name__)
 
@@ -41,7 +41,6 @@ def shop() -> ModuleType:
 
 
 def _must_be_open() -> None:
-    params.from_request()
     if not shop().is_open(reading()):
         abort(404, "This database has no example shop. Start one: wakeboard up --demo.")
 
@@ -60,13 +59,13 @@ def find_mails() -> Context:
     return {"mails": mails, "twice": len(names) - len(set(names))}
 
 
-def find() -> Context:
+def find_buttons() -> Context:
     """Return the buttons; the fragments bring what they show."""
     _must_be_open()
     return {"buttons": {name: label for name, (label, _) in BUTTONS.items()}}
 
 
-def twin(context: Context) -> Json:
+def shop_twin(context: Context) -> Json:
     """Return ``/demo.json``."""
     return {
         "orders": [order._asdict() for order in find_orders()["orders"]],
@@ -78,8 +77,8 @@ add_page(
     blueprint,
     PATH,
     "demo/page.html",
-    find,
-    twin=twin,
+    find_buttons,
+    twin=shop_twin,
     fragments={"orders": ("demo/_orders.html", find_orders), "mails": ("demo/_mails.html", find_mails)},
 )
 
@@ -97,25 +96,24 @@ add_verb(
     f"{PATH}/<any({', '.join(BUTTONS)}):button>",
     "run.enqueue",
     _press,
-    says=lambda button: BUTTONS[button][1],
+    question=lambda button: BUTTONS[button][1],
     back=lambda button: PATH,
 )
 
 
 @blueprint.app_context_processor
-def link() -> Json:
-    """Leave the link to this page out where there is no shop."""
-    pages = current_app.config["MORE_PAGES"]
-    return {} if _has_shop() else {"more_pages": [(path, label) for path, label in pages if path != PATH]}
+def navigation() -> Json:
+    """Leave this page out of the navigation where there is no shop."""
+    return {} if _has_shop() else {"navigation": [entry for entry in PAGES if entry.path != PATH]}
 
 
 def _has_shop() -> bool:
     """Return whether there is a shop; asks the database only on pages that have read it, and seldom."""
-    known: tuple[bool, float] | None = current_app.extensions.get("wakeboard_has_shop")
-    if known and (known[0] or monotonic() - known[1] < LOOK_SECONDS):
-        return known[0]
-    if not may_ask_in_passing():
+    last_look: tuple[bool, float] | None = current_app.extensions.get("wakeboard_has_shop")
+    if last_look and (last_look[0] or monotonic() - last_look[1] < LOOK_SECONDS):
+        return last_look[0]
+    if not may_query_for_frame():
         return False
-    found = reading().exec_driver_sql("SELECT to_regclass('shop.mails') IS NOT NULL").scalar_one()
-    current_app.extensions["wakeboard_has_shop"] = (bool(found), monotonic())
-    return bool(found)
+    has_shop = reading().exec_driver_sql("SELECT to_regclass('shop.mails') IS NOT NULL").scalar_one()
+    current_app.extensions["wakeboard_has_shop"] = (bool(has_shop), monotonic())
+    return bool(has_shop)

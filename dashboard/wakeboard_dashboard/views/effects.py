@@ -9,7 +9,7 @@ from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer
 from wakeboard.queue.effects import settle
 from wakeboard_dashboard.pages.live import Context, add_page, rows_twin
-from wakeboard_dashboard.pages.verbs import add_verb, body
+from wakeboard_dashboard.pages.verbs import add_verb, read_body
 from wakeboard_dashboard.queries import effects
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import reading
@@ -24,7 +24,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def find() -> Context:
+def find_effects() -> Context:
     """Return the unconfirmed effects of the page."""
     filters = params.from_request(FIELDS)
     return {"filters": filters, "rows": effects.page(reading(), filters)}
@@ -34,16 +34,17 @@ add_page(
     blueprint,
     PATH,
     "effects/page.html",
-    find,
+    find_effects,
     twin=rows_twin(lambda row: {name: row[name] for name in COLUMNS}),
     columns=COLUMNS,
     fragments={"list": "effects/_list.html"},
+    fields=FIELDS,
 )
 
 
 def _settle(connection: psycopg.Connection, actor: Actor, reason: str | None, effect_id: int) -> Answer:
     """Settle an effect as the request says: ``happened`` is yes or no."""
-    happened = body().get("happened", "").strip().lower()
+    happened = read_body().get("happened", "").strip().lower()
     if happened not in ("yes", "no", "true", "false"):
         abort(400, "Say whether it happened: happened must be yes or no. Nothing was changed.")
     return settle(connection, effect_id, actor, happened=happened in ("yes", "true"), reason=reason)
@@ -54,9 +55,11 @@ add_verb(
     f"{PATH}/<id:effect_id>/settle",
     "effect.settle",
     _settle,
-    says=lambda effect_id: "Did it happen? Look at the receiving side first: what you say here is believed.",
+    question=lambda effect_id: (
+        "Did it happen? Look at the receiving side first: what you say here is believed."
+    ),
     back=lambda effect_id: PATH,
-    fields="effects/_settle.html",
-    ask=lambda effect_id: {"effect": effects.one(reading(), effect_id)},
-    takes=("happened",),
+    template="effects/_settle.html",
+    context=lambda effect_id: {"effect": effects.one(reading(), effect_id)},
+    fields=("happened",),
 )

@@ -17,7 +17,7 @@ from wakeboard_dashboard.queries import errors, groups, runs
 from wakeboard_dashboard.queries.errors import FailureWindow
 from wakeboard_dashboard.queries.groups import ErrorGroupRow
 from wakeboard_dashboard.queries.runs import Payloads
-from wakeboard_dashboard.text.changes import hidden
+from wakeboard_dashboard.text.changes import redact_row
 from wakeboard_dashboard.text.formats import number
 from wakeboard_dashboard.views import errors as errors_page
 from wakeboard_dashboard.views import runs as runs_page
@@ -56,7 +56,7 @@ class TrendBar:
         return self.total
 
 
-def find(fingerprint: str) -> Context:
+def find_group(fingerprint: str) -> Context:
     """Return one group, and a failure of the window in full; the parts of the page ask for themselves."""
     filters, kept = params.from_request(FIELDS), _shown(fingerprint)
     newest = errors.newest(reading(), FailureWindow(*_span(filters), number=kept.id))
@@ -111,7 +111,7 @@ def find_trend(fingerprint: str) -> Context:
     }
 
 
-def find_runs(fingerprint: str) -> Context:
+def find_group_runs(fingerprint: str) -> Context:
     """Return the page of runs whose last failure was of this group."""
     filters, kept = params.from_request(FIELDS), _shown(fingerprint)
     wanted = _runs_of(kept, filters)
@@ -127,7 +127,7 @@ def find_runs(fingerprint: str) -> Context:
     }
 
 
-def find_workers(fingerprint: str) -> Context:
+def find_group_workers(fingerprint: str) -> Context:
     """Return on which workers it failed in the window, and who muted it."""
     filters, kept = params.from_request(FIELDS), _shown(fingerprint)
     workers = groups.by_worker(reading(), kept.id, *_span(filters))
@@ -139,7 +139,7 @@ def find_workers(fingerprint: str) -> Context:
     }
 
 
-def kept_group(fingerprint: str) -> ErrorGroupRow:
+def require_group(fingerprint: str) -> ErrorGroupRow:
     """Return the group of ``fingerprint``; a page says so where there is none."""
     found = groups.one(reading(), parse_fingerprint(fingerprint))
     if found is None:
@@ -154,7 +154,7 @@ def _unknown(fingerprint: str) -> NoReturn:
 def _shown(fingerprint: str) -> ErrorGroupRow:
     """Return the group that this request is about, read once."""
     if "error_group" not in g:
-        g.error_group = kept_group(fingerprint)
+        g.error_group = require_group(fingerprint)
     found: ErrorGroupRow = g.error_group
     return found
 
@@ -220,11 +220,11 @@ def capped(count: int, cap: int = groups.RUNS_CAP) -> str:
     return f"{number(count)}{'+' if count >= cap else ''}"
 
 
-def twin(found: Context) -> Json:
+def group_twin(context: Context) -> Json:
     """Return ``/errors/<group>.json``: the group, its trend, workers, runs and newest failures."""
-    kept: ErrorGroupRow = found["group"]
-    parts = [find(kept.fingerprint) for find in (find_facts, find_trend, find_runs, find_workers)]
-    context = ChainMap(dict(found), *map(dict, parts))
+    kept: ErrorGroupRow = context["group"]
+    queries = (find_facts, find_trend, find_group_runs, find_group_workers)
+    context = ChainMap(dict(context), *(dict(query(kept.fingerprint)) for query in queries))
     last = context["last"]
     return {
         "error_group": kept.id,
@@ -249,7 +249,7 @@ def twin(found: Context) -> Json:
         ],
         "workers_capped": context["is_workers_cut"],
         "newest": failures.newest_items(context["newest"]),
-        "audit": [hidden(row) for row in context["acts"]],
+        "audit": [redact_row(row) for row in context["acts"]],
         **context["rows"].twin(runs_page.item),
     }
 
@@ -258,15 +258,16 @@ add_page(
     blueprint,
     ONE,
     "errors/group.html",
-    find,
-    twin=twin,
+    find_group,
+    twin=group_twin,
     columns=runs_page.COLUMNS,
     fragments={
         "facts": ("errors/_facts.html", find_facts),
         "trend": ("errors/_trend.html", find_trend),
-        "runs": ("errors/_runs.html", find_runs),
-        "workers": ("errors/_workers.html", find_workers),
+        "runs": ("errors/_runs.html", find_group_runs),
+        "workers": ("errors/_workers.html", find_group_workers),
     },
+    fields=FIELDS,
 )
 blueprint.add_app_template_filter(format_fingerprint, "fingerprint")
 blueprint.add_app_template_filter(capped, "capped")

@@ -76,7 +76,7 @@ def span(filters: params.Filters, usual: timedelta) -> tuple[datetime, datetime]
     return since, until
 
 
-def find() -> Context:
+def find_choices() -> Context:
     """Return what narrows the list of groups; the list asks for itself."""
     filters = params.from_request(FIELDS)
     return {"filters": filters, **_around("/errors"), "meanings": failures.MEANINGS}
@@ -234,12 +234,12 @@ def bars(asked: FailureWindow, counts: Sequence[int]) -> list[FailureBar]:
     ]
 
 
-def twin(_context: Context) -> Json:
+def errors_twin(_context: Context) -> Json:
     """Return ``/errors.json``: muted groups come last."""
     return _items(find_groups())
 
 
-def twin_of_code(context: Context) -> Json:
+def code_twin(context: Context) -> Json:
     """Return ``/errors/<code>.json``: its groups and its newest failures."""
     code = context["code"]
     newest = failures.newest_items(find_newest_of(code)["newest"])
@@ -259,19 +259,21 @@ add_page(
     blueprint,
     "/errors",
     "errors/page.html",
-    find,
-    twin=twin,
+    find_choices,
+    twin=errors_twin,
     columns=COLUMNS,
     fragments={"groups": ("errors/_groups.html", find_groups)},
+    fields=FIELDS,
 )
 add_page(
     blueprint,
     "/errors/<path:code>",
     "errors/code.html",
     find_code,
-    twin=twin_of_code,
+    twin=code_twin,
     fragments={
         "groups": ("errors/_groups.html", find_groups_of),
         "newest": ("errors/_newest.html", find_newest_of),
     },
+    fields=WINDOW_FIELDS,
 )

@@ -10,10 +10,10 @@ from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer
 from wakeboard.queue import error_groups as moves
 from wakeboard_dashboard.pages import bulk_by_filter, failures
-from wakeboard_dashboard.pages.verbs import add_verb, body, refuse_unread
+from wakeboard_dashboard.pages.verbs import add_verb, read_body, refuse_unknown_fields
 from wakeboard_dashboard.queries import groups
-from wakeboard_dashboard.views.alerts import seconds_of
-from wakeboard_dashboard.views.error_group import ONE, capped, kept_group
+from wakeboard_dashboard.views.alerts import silence_seconds
+from wakeboard_dashboard.views.error_group import ONE, capped, require_group
 from wakeboard_dashboard.web import params, responses
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.security import require
@@ -31,9 +31,9 @@ MUTES = (
 
 def _mute(connection: psycopg.Connection, actor: Actor, reason: str | None, fingerprint: str) -> Answer:
     try:
-        seconds = _seconds(body().get("for", "").strip(), body().get("until", "").strip())
-    except ValueError as wrong:
-        abort(400, str(wrong))
+        seconds = _seconds(read_body().get("for", "").strip(), read_body().get("until", "").strip())
+    except ValueError as error:
+        abort(400, str(error))
     return moves.mute(connection, fingerprint, seconds, actor, reason)
 
 
@@ -49,7 +49,7 @@ def _seconds(lasts: str, until: str) -> float:
         )
     now = as_of().astimezone(g.zone)
     if lasts:
-        return seconds_of(lasts, now)
+        return silence_seconds(lasts, now)
     try:
         moment = params.moment(until, g.zone).absolute
     except ValueError:
@@ -60,7 +60,7 @@ def _seconds(lasts: str, until: str) -> float:
 
 
 def _title(fingerprint: str) -> str:
-    kept = kept_group(fingerprint)
+    kept = require_group(fingerprint)
     return f"{kept.error_code} of {kept.job_type}"
 
 
@@ -69,21 +69,21 @@ add_verb(
     f"{ONE}/mute",
     "error.mute",
     _mute,
-    says=lambda fingerprint: (
+    question=lambda fingerprint: (
         f"Mute {_title(fingerprint)}? Alerts of failures and dead runs leave it out until then. It is still "
         "counted and shown, apart from the others; its runs go on as before."
     ),
     back=lambda fingerprint: f"/errors/{fingerprint}",
-    fields="errors/_mute.html",
-    ask=lambda fingerprint: {"mutes": MUTES, "group": kept_group(fingerprint)},
-    takes=("for", "until"),
+    template="errors/_mute.html",
+    context=lambda fingerprint: {"mutes": MUTES, "group": require_group(fingerprint)},
+    fields=("for", "until"),
 )
 add_verb(
     blueprint,
     f"{ONE}/unmute",
     "error.unmute",
     lambda connection, actor, reason, fingerprint: moves.unmute(connection, fingerprint, actor, reason),
-    says=lambda fingerprint: f"Unmute {_title(fingerprint)}? Alerts count it again from now on.",
+    question=lambda fingerprint: f"Unmute {_title(fingerprint)}? Alerts count it again from now on.",
     back=lambda fingerprint: f"/errors/{fingerprint}",
 )
 
@@ -93,21 +93,21 @@ def retry(fingerprint: str) -> Response | str:
     """Lead a person to the preview of a retry of the group's failing runs; begin it for a program."""
     verb = VERBS["error.retry"]
     require(verb)
-    kept = kept_group(fingerprint)
+    kept = require_group(fingerprint)
     if request.method == "GET":
         standing = groups.standing(reading(), kept.id, FAILING)
         dead, failed = (standing[status.value] for status in (Status.DEAD, Status.FAILED))
-        says = (
+        question = (
             f"Retry the runs of {_title(fingerprint)} that fail now, {capped(dead)} dead and "
             f"{capped(failed)} waiting for their next try? You see them before anything is done."
         )
         back = f"/errors/{fingerprint}"
         return render_template(
-            "confirm.html", verb=verb, says=says, back=back, fields=None, wrong=None, typed={}
+            "confirm.html", verb=verb, question_text=question, back=back, inputs=None, error=None, typed={}
         )
     if responses.wanted() == "json":
-        refuse_unread(*bulk_by_filter.HOW)
-        return bulk_by_filter.begin("retry", {**body(), "filter": failures.retry_query(fingerprint)})
+        refuse_unknown_fields(*bulk_by_filter.HOW)
+        return bulk_by_filter.begin("retry", {**read_body(), "filter": failures.retry_query(fingerprint)})
     leads = failures.retry_link(fingerprint)
     if responses.wanted() == "page":
         return responses.see_other(leads)

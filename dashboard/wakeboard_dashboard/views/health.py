@@ -43,20 +43,20 @@ def statusz() -> tuple[Response, int]:
     abandoned = heartbeats.is_abandoned(reading())
     late = [loop for loop in duties if loop.late]
     unfireable = len(broken_schedules(reading()))
-    wrong = (
+    problems = (
         ("no worker or tick came for 3 minutes", abandoned),
         ("the database's clock was ahead", any(loop.is_ahead for loop in late)),
         ("late", bool(late)),
         ("schedules cannot fire", unfireable > 0),
     )
-    said = next((words for words, is_so in wrong if is_so), "ok")
+    status = next((words for words, is_so in problems if is_so), "ok")
     body = {
         "as_of": as_of(),
-        "status": said,
+        "status": status,
         "schedules_that_cannot_fire": unfireable,
         "loops": [_loop(loop) for loop in duties],
     }
-    return jsonify(body), 200 if said == "ok" else 503
+    return jsonify(body), 200 if status == "ok" else 503
 
 
 def _loop(loop: Loop) -> Json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from flask import Blueprint
 from sqlalchemy import RowMapping
 
-from wakeboard import queue as transitions
+from wakeboard import queue
 from wakeboard.core.leases import NAMES, STATES, takeover
 from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.pages.verbs import add_verb
@@ -13,6 +13,7 @@ from wakeboard_dashboard.queries import leases
 from wakeboard_dashboard.queries.attention import is_overlong, usual_paces
 from wakeboard_dashboard.queries.keyset import Rows
 from wakeboard_dashboard.queries.runs import type_names
+from wakeboard_dashboard.text.questions import format_question
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.scopes import Scope
@@ -32,7 +33,7 @@ COLUMNS = [
 ]  # fmt: skip
 
 
-def find() -> Context:
+def find_leases() -> Context:
     """Return what runs now, with the state of each lease in words."""
     filters = params.from_request(FIELDS)
     rows = leases.page(reading(), filters)
@@ -56,7 +57,6 @@ def find() -> Context:
 
 def find_refused() -> Context:
     """Return the late answers that were refused in 24 h."""
-    params.from_request(FIELDS)
     return {
         "refused": leases.refused(reading()),
         "count": leases.refused_count(reading()),
@@ -67,16 +67,16 @@ def find_refused() -> Context:
 def _item(row: RowMapping, context: Context) -> Json:
     """Return a lease as the twin gives it, and how long runs of its type usually take."""
     pace = context["usual"].get(row["job_type"])
-    told = {
+    derived = {
         "state": NAMES[row["rank"]],
         "median_seconds": pace.median if pace else None,
         "p95_seconds": pace.p95 if pace else None,
         "overlong": row["id"] in context["overlong"],
     }
-    return {name: told[name] if name in told else row[name] for name in COLUMNS}
+    return {name: derived[name] if name in derived else row[name] for name in COLUMNS}
 
 
-def twin(context: Context) -> Json:
+def leases_twin(context: Context) -> Json:
     """Return the twin: the leases of the page, and the late answers that were refused in 24 h."""
     rows: Rows = context["rows"]
     return {
@@ -90,20 +90,19 @@ add_page(
     blueprint,
     PATH,
     "leases/page.html",
-    find,
-    twin=twin,
+    find_leases,
+    twin=leases_twin,
     columns=COLUMNS,
     fragments={"list": "leases/_list.html", "refused": ("leases/_refused.html", find_refused)},
+    fields=FIELDS,
 )
 
 add_verb(
     blueprint,
     f"{PATH}/<id:run_id>/release",
     "lease.release",
-    lambda connection, actor, reason, run_id: transitions.release_lease(connection, run_id, actor, reason),
-    says=lambda run_id: (
-        f"Take run {run_id} from its worker? It counts as a lost attempt, and another worker may start it."
-    ),
+    lambda connection, actor, reason, run_id: queue.release_lease(connection, run_id, actor, reason),
+    question=lambda run_id: format_question("lease.release", run_id),
     back=lambda run_id: PATH,
     scope=Scope.RUN,
 )

@@ -15,7 +15,7 @@ from wakeboard.reporting.filters.values import FilterError
 from wakeboard.reporting.hourly_rollups import STATISTICS_DAYS
 from wakeboard_dashboard.charts import gantt
 from wakeboard_dashboard.pages import failures
-from wakeboard_dashboard.pages.form_errors import mending
+from wakeboard_dashboard.pages.form_errors import with_times_form
 from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.queries import errors
 from wakeboard_dashboard.queries.night import Night
@@ -40,7 +40,7 @@ def site_zone() -> tzinfo:
     return ZoneInfo(current_app.config["SETTINGS"].timezone)
 
 
-def asked(filters: params.Filters) -> TimeWindow:
+def read_window(filters: params.Filters) -> TimeWindow:
     """Return the window that ``filters`` ask for: last night unless they say otherwise.
 
     With ``since`` alone it ends now, with ``until`` alone it is as long as a night. Raises FilterError when
@@ -64,10 +64,10 @@ def asked(filters: params.Filters) -> TimeWindow:
     return words.whole_minutes(since, max(until, since + words.MINUTE))
 
 
-def find() -> Context:
+def find_night() -> Context:
     """Return everything about the window that the address asks for."""
     filters = params.from_request(FIELDS)
-    found = Night(reading(), asked(filters), as_of())
+    found = Night(reading(), read_window(filters), as_of())
     window, is_over = found.window, found.window.until <= as_of()
     good, sentence, rest = words.verdict(found.numbers, is_over=is_over)
     return {
@@ -81,25 +81,25 @@ def find() -> Context:
         "sentence": sentence,
         "rest": rest,
         "numbers": found.numbers,
-        "earlier": link(words.moved(window, -1, site_zone())),
-        "later": link(words.moved(window, 1, site_zone())) if is_over else None,
+        "earlier": link(words.shift_window(window, -1, site_zone())),
+        "later": link(words.shift_window(window, 1, site_zone())) if is_over else None,
         "lanes": gantt.lanes(window, found.lane_types, found.busy, found.under_way, found.now),
         "ticks": gantt.ticks(window),
-        "words": spelled(window),
+        "words": format_window(window),
         "is_empty": is_empty(found),
         "is_forgotten": window.until < as_of() - timedelta(days=STATISTICS_DAYS),
         "site_zone": site_zone(),
         "key": failures.key,
         "runs_link": failures.runs_link,
         "error_link": failures.link,
-        "spell": audit_page.spell,
+        "describe_row": audit_page.describe_row,
         "reasons": REASONS,
         "overlaps": OVERLAPS,
         "bounds": BOUNDS,
     }
 
 
-def spelled(window: TimeWindow) -> str:
+def format_window(window: TimeWindow) -> str:
     """Return ``Fri 20 Nov 18:00 to Sat 21 Nov 08:00 CET``, in the reader's zone."""
     since, until = (moment.astimezone(g.zone) for moment in (window.since, window.until))
     return f"{since:%a %-d %b %H:%M} to {until:%a %-d %b %H:%M %Z}"
@@ -161,7 +161,7 @@ def recovered_item(run: RecoveredRun) -> Json:
     return {name: value for name, value in run._asdict().items() if name != "total"}
 
 
-def twin(context: Context) -> Json:
+def night_twin(context: Context) -> Json:
     """Return ``/night.json``: every number of the page; ``items`` are what ran, by type."""
     found: Night = context["night"]
     return {
@@ -192,13 +192,14 @@ add_page(
     blueprint,
     PATH,
     "night/page.html",
-    mending(
-        find,
+    with_times_form(
+        find_night,
         PATH,
         "What happened",
         keeps=(),
         instead=(("Last 24 hours", f"{PATH}?since=24h"), ("Last night", PATH)),
     ),
-    twin=twin,
+    twin=night_twin,
     columns=COLUMNS,
+    fields=None,
 )

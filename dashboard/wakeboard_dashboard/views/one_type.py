@@ -16,10 +16,9 @@ from wakeboard_dashboard.queries import audit
 from wakeboard_dashboard.queries import types as query
 from wakeboard_dashboard.queries.throughput import DAY, WindowBar, last_day
 from wakeboard_dashboard.text import schedule
-from wakeboard_dashboard.text.changes import changes, hidden
+from wakeboard_dashboard.text.changes import describe_changes, redact_row
 from wakeboard_dashboard.text.policy import patience_seconds, retries
 from wakeboard_dashboard.views.types import ONE, capped, path_of
-from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.not_found import missing
 from wakeboard_dashboard.web.scopes import Scope
@@ -27,9 +26,8 @@ from wakeboard_dashboard.web.scopes import Scope
 blueprint = Blueprint("one_type", __name__)
 
 
-def _found(name: str) -> RowMapping:
+def _require_type(name: str) -> RowMapping:
     """Return the row of the request's type, asked for once by all regions of its page; 404 without one."""
-    params.from_request()
     if "type_row" not in g:
         g.type_row = query.one(reading(), name)
     row: RowMapping | None = g.type_row
@@ -46,9 +44,9 @@ def _day(name: str) -> list[WindowBar]:
     return day
 
 
-def find(name: str) -> Context:
+def find_type(name: str) -> Context:
     """Return how a type stands: its row, what is counted, its policy in words."""
-    row = _found(name)
+    row = _require_type(name)
     numbers = query.numbers(reading(), {name: query.pace_of(_day(name))})
     return {
         "type": row,
@@ -66,7 +64,7 @@ def find(name: str) -> Context:
 
 def find_day(name: str) -> Context:
     """Return the last day of a type, hour by hour: how many attempts, how long they ran and waited."""
-    _found(name)
+    _require_type(name)
     bars = [replace(bar, label=bar.start_at.astimezone(g.zone).strftime("%a %H:%M")) for bar in _day(name)]
     return {
         "window": DAY,
@@ -82,7 +80,7 @@ def find_day(name: str) -> Context:
 
 def find_around(name: str) -> Context:
     """Return who runs a type and what makes its runs."""
-    _found(name)
+    _require_type(name)
     user = command_user(name)
     return {
         "name": name,
@@ -95,7 +93,7 @@ def find_around(name: str) -> Context:
 
 def find_latest(name: str) -> Context:
     """Return the latest runs of a type and its latest failures by code."""
-    _found(name)
+    _require_type(name)
     return {
         "name": name,
         "runs": query.latest_runs(reading(), name),
@@ -106,16 +104,16 @@ def find_latest(name: str) -> Context:
 
 def find_audit(name: str) -> Context:
     """Return what people did to a type."""
-    _found(name)
+    _require_type(name)
     return {
         "target": f"type:{name}",
         "noun": "type",
         "rows": audit.of_one(reading(), "type", name),
-        "changes": changes,
+        "describe_changes": describe_changes,
     }
 
 
-def twin(context: Context) -> Json:
+def type_twin(context: Context) -> Json:
     """Return ``/types/<name>.json``: every number of the page."""
     row, load, pace = context["type"], context["load"], context["pace"]
     name = row["name"]
@@ -141,7 +139,7 @@ def twin(context: Context) -> Json:
         "schedules": [dict(each) | {"error": redact(each["error"])} for each in around["schedules"]],
         "runs": [dict(each) | {"last_error": redact(each["last_error"])} for each in latest["runs"]],
         "failures": [dict(each) for each in latest["failures"]],
-        "audit": [hidden(each) for each in find_audit(name)["rows"]],
+        "audit": [redact_row(each) for each in find_audit(name)["rows"]],
     }
 
 
@@ -149,8 +147,8 @@ add_page(
     blueprint,
     ONE,
     "type/page.html",
-    find,
-    twin=twin,
+    find_type,
+    twin=type_twin,
     fragments={
         "state": "type/_state.html",
         "facts": "type/_facts.html",

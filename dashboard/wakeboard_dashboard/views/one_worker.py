@@ -8,27 +8,25 @@ from sqlalchemy import RowMapping
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.queries import audit, workers
-from wakeboard_dashboard.text.changes import changes, hidden
+from wakeboard_dashboard.text.changes import describe_changes, redact_row
 from wakeboard_dashboard.views.system import loop_error
 from wakeboard_dashboard.views.workers import ASKED, COLOURS, PATH, path_of, why_not
-from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import reading
 from wakeboard_dashboard.web.not_found import missing
 
 blueprint = Blueprint("one_worker", __name__)
 
 
-def _found(name: str) -> RowMapping:
-    params.from_request()
+def _require_worker(name: str) -> RowMapping:
     row = workers.one(reading(), name)
     if row is None:
         abort(404, missing("worker", name))
     return row
 
 
-def find(name: str) -> Context:
+def find_worker(name: str) -> Context:
     """Return how a worker stands and what it runs."""
-    row = _found(name)
+    row = _require_worker(name)
     state = workers.STATES[row["rank"]]
     return {
         "worker": row,
@@ -43,29 +41,29 @@ def find(name: str) -> Context:
 
 def find_ends(name: str) -> Context:
     """Return how the last attempts of a worker ended."""
-    _found(name)
+    _require_worker(name)
     return {"ends": workers.ends(reading(), name), "newest": workers.NEWEST}
 
 
 def find_loops(name: str) -> Context:
     """Return the background duties of a worker."""
-    _found(name)
+    _require_worker(name)
     loops = [dict(loop) for loop in workers.loops_of(reading(), name)]
     return {"loops": [loop | {"last_error": loop_error(loop["last_error"])} for loop in loops]}
 
 
 def find_audit(name: str) -> Context:
     """Return what people asked of a worker."""
-    _found(name)
+    _require_worker(name)
     return {
         "target": f"worker:{name}",
         "noun": "worker",
         "rows": audit.of_one(reading(), "worker", name),
-        "changes": changes,
+        "describe_changes": describe_changes,
     }
 
 
-def twin(context: Context) -> Json:
+def worker_twin(context: Context) -> Json:
     """Return ``/workers/<id>.json``."""
     row = context["worker"]
     name = row["id"]
@@ -75,7 +73,7 @@ def twin(context: Context) -> Json:
         "runs": [dict(run) for run in context["running"]],
         "ends": [dict(end) | {"error": redact(end["error"])} for end in find_ends(name)["ends"]],
         "loops": find_loops(name)["loops"],
-        "audit": [hidden(each) for each in find_audit(name)["rows"]],
+        "audit": [redact_row(each) for each in find_audit(name)["rows"]],
     }
 
 
@@ -83,8 +81,8 @@ add_page(
     blueprint,
     f"{PATH}/<path:name>",
     "worker/page.html",
-    find,
-    twin=twin,
+    find_worker,
+    twin=worker_twin,
     fragments={
         "state": "worker/_state.html",
         "runs": "worker/_runs.html",

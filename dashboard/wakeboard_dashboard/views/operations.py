@@ -10,12 +10,13 @@ from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.charts.shares import WIDTH, shares
-from wakeboard_dashboard.pages.bulk_confirmation import filters_of
+from wakeboard_dashboard.pages.bulk_confirmation import read_filters
 from wakeboard_dashboard.pages.filtertext import write_line
 from wakeboard_dashboard.pages.live import Context, Json, add_page, rows_twin
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import operations, runs
 from wakeboard_dashboard.text import operations as words
+from wakeboard_dashboard.text.questions import format_question
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 
@@ -37,7 +38,7 @@ RUN_COLUMNS = ["run_id", "result", "why", "outcome", "watched_run_id", "handled_
 HIDDEN = "hidden from viewers"
 
 
-def find() -> Context:
+def find_operations() -> Context:
     """Return the operations of the page."""
     filters = params.from_request(FIELDS)
     return {
@@ -49,10 +50,9 @@ def find() -> Context:
     }
 
 
-def _found(operation_id: int) -> RowMapping:
+def _require_operation(operation_id: int) -> RowMapping:
     """Return the operation; the parts of its page share one look at it."""
     if "operation" not in g:
-        params.from_request(FIELDS_OF_ONE)
         g.operation = operations.one(reading(), operation_id)
     operation: RowMapping | None = g.operation
     if operation is None:
@@ -62,26 +62,28 @@ def _found(operation_id: int) -> RowMapping:
 
 def find_facts(operation_id: int) -> Context:
     """Return what was asked for, and how far that is known: its canary, its end."""
-    found = _found(operation_id)
-    return {"operation": found, "line": line_of(found), "query": query_of(found), "words": words}
+    operation = _require_operation(operation_id)
+    return {"operation": operation, "line": line_of(operation), "query": query_of(operation), "words": words}
 
 
-def find_one(operation_id: int) -> Context:
+def find_operation(operation_id: int) -> Context:
     """Return an operation and the runs of it that the address asks for."""
     filters = params.from_request(FIELDS_OF_ONE)
-    found = _found(operation_id)
-    is_bad, sentence = words.sentence(dict(found), as_of(), is_alive=operations.is_somebody_alive(reading()))
+    operation = _require_operation(operation_id)
+    is_bad, sentence = words.sentence(
+        dict(operation), as_of(), is_alive=operations.is_somebody_alive(reading())
+    )
     return {
-        "operation": found,
+        "operation": operation,
         "filters": filters,
         "rows": operations.runs_of(reading(), operation_id, filters),
         "results": tuple(operations.RESULTS),
         "words": words,
         "is_bad": is_bad,
         "sentence": sentence,
-        "shares": shares(dict(found)),
+        "shares": shares(dict(operation)),
         "width": WIDTH,
-        "left": rules.describe_skips(found["skips"]),
+        "left": rules.describe_skips(operation["skips"]),
         "reasons": rules.SKIP_REASONS,
         "path": f"{PATH}/{operation_id}",
     }
@@ -93,7 +95,7 @@ def query_of(operation: RowMapping) -> str | None:
     if not query:
         return None
     try:
-        filters = filters_of(query)
+        filters = read_filters(query)
         if not g.actor.role.covers(Role.OPERATOR):
             runs.refuse_hidden(filters)
     except FilterError:
@@ -107,52 +109,56 @@ def line_of(operation: RowMapping) -> str:
     if not operation["filter"].get("query"):
         return "chosen runs"
     query = query_of(operation)
-    return HIDDEN if query is None else str(redact(write_line(filters_of(query))))
+    return HIDDEN if query is None else str(redact(write_line(read_filters(query))))
 
 
 def item(row: RowMapping) -> Json:
     """Return an operation as the twin gives it: its filter as the line that people type."""
-    found = {name: row[name] for name in COLUMNS} | {"filter": line_of(row), "reason": redact(row["reason"])}
-    return found | {"skips": row["skips"], "also": row["filter"].get("also", [])}
+    body = {name: row[name] for name in COLUMNS} | {"filter": line_of(row), "reason": redact(row["reason"])}
+    return body | {"skips": row["skips"], "also": row["filter"].get("also", [])}
 
 
-def twin_of_one(context: Context) -> Json:
+def operation_twin(context: Context) -> Json:
     """Return an operation and a page of its runs."""
     body = context["rows"].twin(lambda row: {name: row[name] for name in RUN_COLUMNS})
-    found = item(context["operation"])
+    details = item(context["operation"])
     # The answer has an ``as_of`` of its own.
-    found["counted_at"] = found.pop("as_of")
-    return {**found, "sentence": context["sentence"], **body}
+    details["counted_at"] = details.pop("as_of")
+    return {**details, "sentence": context["sentence"], **body}
 
 
 add_page(
     blueprint,
     PATH,
     "operations/page.html",
-    find,
+    find_operations,
     twin=rows_twin(item),
     columns=COLUMNS,
     fragments={"list": "operations/_list.html"},
+    fields=FIELDS,
 )
 add_page(
     blueprint,
     f"{PATH}/<id:operation_id>",
     "operations/one.html",
-    find_one,
-    twin=twin_of_one,
+    find_operation,
+    twin=operation_twin,
     columns=RUN_COLUMNS,
     fragments={
         "state": "operations/_state.html",
         "runs": "operations/_runs.html",
         "facts": ("operations/_facts.html", find_facts),
     },
+    fields=FIELDS_OF_ONE,
 )
 add_verb(
     blueprint,
     f"{PATH}/<id:operation_id>/pause",
     "operation.pause",
     lambda connection, actor, reason, operation_id: control.pause(connection, operation_id, actor, reason),
-    says=lambda operation_id: f"Pause operation {operation_id}? No further run is moved until it is resumed.",
+    question=lambda operation_id: (
+        f"Pause operation {operation_id}? No further run is moved until it is resumed."
+    ),
     back=lambda operation_id: f"{PATH}/{operation_id}",
 )
 add_verb(
@@ -160,7 +166,7 @@ add_verb(
     f"{PATH}/<id:operation_id>/resume",
     "operation.resume",
     lambda connection, actor, reason, operation_id: control.resume(connection, operation_id, actor, reason),
-    says=lambda operation_id: f"Let operation {operation_id} go on, at its pace?",
+    question=lambda operation_id: f"Let operation {operation_id} go on, at its pace?",
     back=lambda operation_id: f"{PATH}/{operation_id}",
 )
 add_verb(
@@ -168,8 +174,6 @@ add_verb(
     f"{PATH}/<id:operation_id>/abort",
     "operation.abort",
     lambda connection, actor, reason, operation_id: control.abort(connection, operation_id, actor, reason),
-    says=lambda operation_id: (
-        f"Abort operation {operation_id}? What was moved stays moved; the others are left as they are."
-    ),
+    question=lambda operation_id: format_question("operation.abort", operation_id),
     back=lambda operation_id: f"{PATH}/{operation_id}",
 )

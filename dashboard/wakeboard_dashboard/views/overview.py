@@ -1,17 +1,21 @@
-"""The overview: one sentence on how things are, the numbers behind it, what needs a person, what is next."""
+"""The overview: one sentence on how things are, the numbers behind it, what needs a person, what is next.
+
+The bar of every page shows one of its numbers.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from flask import Blueprint, g
+from flask import Blueprint, Response, g, render_template
 
 from wakeboard.core.rule_types import KINDS
 from wakeboard.core.text.redaction import redact
 from wakeboard.reporting.hourly_rollups import HOUR
 from wakeboard_dashboard.charts.spreads import Column, Spread, spread
 from wakeboard_dashboard.pages import attention
-from wakeboard_dashboard.pages.live import Context, Json, add_page
+from wakeboard_dashboard.pages.fragments import respond
+from wakeboard_dashboard.pages.live import FRAGMENTS, Context, Json, add_page
 from wakeboard_dashboard.queries import overview, throughput
 from wakeboard_dashboard.queries.throughput import WINDOWS, ChartWindow, WindowBar, Work
 from wakeboard_dashboard.text.verdict import capped, leaving_in_words, slots_in_words, verdict
@@ -27,17 +31,17 @@ USUAL = "24h"
 MOST_PAUSES = 5
 
 
-def find() -> Context:
+def find_tiles() -> Context:
     """Return the numbers of the tiles, the sentence above them, and the window that the page is about."""
     filters = params.from_request(FIELDS)
     if not is_poll():
         # Page and twin show these as well.
-        attention.by_type()
-    now = attention.standing()
+        attention.read_by_type()
+    now = attention.read_state()
     return {
         "counts": now.counts,
         "rising": now.rising,
-        "attention": attention.remember(now.needing),
+        "attention": attention.store_count(now.count),
         "verdict": verdict(now.counts, now.rising, now.firing, as_of()),
         "capped": capped,
         "slots": slots_in_words(now.counts),
@@ -46,6 +50,17 @@ def find() -> Context:
         "windows": WINDOWS.values(),
         "usual": USUAL,
     }
+
+
+@blueprint.get(f"{FRAGMENTS}/shell/attention")
+def attention_count() -> Response:
+    """Return the count of what needs a person, which the bar of every page polls."""
+    params.refuse_unknown()
+    return respond(
+        lambda: render_template(
+            "_attention.html", attention=attention.store_count(attention.read_state().count)
+        )
+    )
 
 
 def _window() -> ChartWindow:
@@ -97,9 +112,8 @@ def find_works() -> Context:
 
 def find_troubles() -> Context:
     """Return what needs a person: runs by type and state, missed fires, open effects, alerts, pauses."""
-    params.from_request(FIELDS)
-    troubles = attention.by_type().lines
-    now = attention.standing()
+    troubles = attention.read_by_type().lines
+    now = attention.read_state()
     return {
         "troubles": troubles,
         "overlong": now.overlong,
@@ -116,11 +130,10 @@ def find_troubles() -> Context:
 
 def find_fires() -> Context:
     """Return the next fires."""
-    params.from_request(FIELDS)
     return {"fires": overview.next_fires(reading())}
 
 
-def twin(context: Context) -> Json:
+def overview_twin(context: Context) -> Json:
     """Return ``/overview.json``: every number of the page."""
     counts, rise, said = context["counts"], context["rising"], context["verdict"]
     past = {**find_ended(), **find_pace(), **find_works()}
@@ -164,7 +177,7 @@ def twin(context: Context) -> Json:
         "slowest": [_work(*each) for each in past["slowest"]],
         "attention": [
             {"state": line.state, "job_type": line.job_type, "runs": line.count, "since_at": line.since_at}
-            for line in attention.by_type().lines
+            for line in attention.read_by_type().lines
         ],
         "overlong": [
             {
@@ -174,7 +187,7 @@ def twin(context: Context) -> Json:
                 "median_seconds": each.pace.median,
                 "p95_seconds": each.pace.p95,
             }
-            for each in attention.standing().overlong
+            for each in attention.read_state().overlong
         ],
         "next": [dict(row) | {"error": redact(row["error"])} for row in overview.next_fires(reading())],
     }
@@ -217,8 +230,8 @@ add_page(
     blueprint,
     "/",
     "overview/page.html",
-    find,
-    twin=twin,
+    find_tiles,
+    twin=overview_twin,
     fragments={
         "tiles": "overview/_tiles.html",
         "succeeded": ("overview/_succeeded.html", find_ended),
@@ -228,4 +241,5 @@ add_page(
         "attention": ("overview/_attention.html", find_troubles),
         "fires": ("overview/_fires.html", find_fires),
     },
+    fields=FIELDS,
 )

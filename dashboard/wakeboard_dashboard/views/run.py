@@ -22,12 +22,11 @@ from wakeboard_dashboard.pages.live import FRAGMENTS, Context, Json, add_page
 from wakeboard_dashboard.queries import audit, leases
 from wakeboard_dashboard.queries import run as query
 from wakeboard_dashboard.queries.attention import is_overlong, usual_paces
-from wakeboard_dashboard.text.attempt import after
-from wakeboard_dashboard.text.changes import hidden
+from wakeboard_dashboard.text.attempt import describe_followups
+from wakeboard_dashboard.text.changes import redact_row
 from wakeboard_dashboard.text.formats import pretty, visible
 from wakeboard_dashboard.text.progress import Progress, progress
 from wakeboard_dashboard.text.ticket import commands, markdown
-from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.not_found import missing
 from wakeboard_dashboard.web.scopes import Scope
@@ -42,36 +41,35 @@ LONGEST_JSON = 4_000
 MOST_WHOLE = 5
 
 
-def _found(run_id: int) -> RowMapping:
+def _require_run(run_id: int) -> RowMapping:
     """Return the run that this request is about, read once; its payload where the whole page is asked for."""
-    params.from_request()
     if "run" not in g:
         g.run = query.one(reading(), run_id, payload=not request.path.startswith(FRAGMENTS))
     if g.run is None:
         abort(404, missing("run", run_id))
-    found: RowMapping = g.run
-    return found
+    run: RowMapping = g.run
+    return run
 
 
 def _attempts_of(run_id: int) -> list[RowMapping]:
     """Return the ended attempts of this request's run, newest first, read once."""
     if "attempts" not in g:
         g.attempts = query.attempts(reading(), run_id)
-    found: list[RowMapping] = g.attempts
-    return found
+    attempts: list[RowMapping] = g.attempts
+    return attempts
 
 
 def _waiting(run: RowMapping) -> tuple[dict[str, int], list[Reason]]:
     """Return what this request's run waits for, read once; nothing when it does not wait."""
     if "waiting" not in g:
         g.waiting = explain_wait(reading(), run["id"]) if Status(run["status"]) in CLAIMABLE else ({}, [])
-    found: tuple[dict[str, int], list[Reason]] = g.waiting
-    return found
+    waits: tuple[dict[str, int], list[Reason]] = g.waiting
+    return waits
 
 
-def find(run_id: int) -> Context:
+def find_run(run_id: int) -> Context:
     """Return the run, why it stands as it does, and what may be done with it."""
-    run = _found(run_id)
+    run = _require_run(run_id)
     obstacles, reasons = _waiting(run)
     is_stuck = bool(run["is_stuck"])
     is_running = run["status"] == Status.RUNNING
@@ -114,12 +112,12 @@ def _payload_shown(payload: Any) -> Context:
 
 def find_attempts(run_id: int) -> Context:
     """Return what was tried, newest first, and what the running attempt prints."""
-    run, ended = _found(run_id), _attempts_of(run_id)
+    run, ended = _require_run(run_id), _attempts_of(run_id)
     is_running = run["status"] == Status.RUNNING
     return {
         "run": run,
         "ended": ended,
-        "after": after(ended, run),
+        "after": describe_followups(ended, run),
         "lanes": lanes(ended, run if is_running else None, as_of()),
         "output": query.output(reading(), run_id, run["lease_epoch"]) if is_running else None,
         "most": query.MOST_SHOWN,
@@ -129,7 +127,7 @@ def find_attempts(run_id: int) -> Context:
 
 def find_relatives(run_id: int) -> Context:
     """Return what the run did once, where it came from, what came of it, and how to share it."""
-    run, address = _found(run_id), f"{request.host_url}runs/{run_id}"
+    run, address = _require_run(run_id), f"{request.host_url}runs/{run_id}"
     sentences = [reason.say() for reason in _waiting(run)[1]]
     return {
         "run": run,
@@ -160,7 +158,7 @@ def _lineage(run: RowMapping) -> Context:
 
 def find_audit(run_id: int) -> Context:
     """Return what people asked of this run."""
-    _found(run_id)
+    _require_run(run_id)
     return {"rows": audit.of_one(reading(), "run", str(run_id), most=query.MOST_SHOWN)}
 
 
@@ -174,22 +172,22 @@ def describe(backoff: str) -> str:
 
 def why_not(run: RowMapping, now: datetime) -> dict[str, str]:
     """Return, by verb, why a verb that the state allows would change nothing now."""
-    found = {}
+    reasons = {}
     if Status(run["status"]) in CLAIMABLE and run["run_at"] <= now:
-        found["retry"] = "It is due already"
+        reasons["retry"] = "It is due already"
     if run["cancel_requested_at"] and run["status"] == Status.RUNNING:
-        found["cancel"] = "It was already asked to stop"
-    return found
+        reasons["cancel"] = "It was already asked to stop"
+    return reasons
 
 
-def twin(context: Context) -> Json:
+def run_twin(context: Context) -> Json:
     """Return ``/runs/<id>.json``: the run's columns, its attempts, what came of it, its audit trail; secrets
     hidden."""
     run: RowMapping = context["run"]
-    found = {column.name: run[column.name] for column in job_runs.c}
+    columns = {column.name: run[column.name] for column in job_runs.c}
     kin = _lineage(run)
     return {
-        **found,
+        **columns,
         "payload": redact(run["payload"]),
         "last_error": redact(run["last_error"]),
         "definition": run["definition"],
@@ -203,28 +201,28 @@ def twin(context: Context) -> Json:
         "descendants": [row["id"] for row in kin["again"]],
         "enqueued": [row["id"] for row in kin["made"]],
         "slots": {place: row["id"] for place, row in kin["around"].items() if place != "origin"},
-        "audit": [hidden(row) for row in find_audit(run["id"])["rows"]],
+        "audit": [redact_row(row) for row in find_audit(run["id"])["rows"]],
     }
 
 
 def attempt_item(row: RowMapping) -> Json:
     """Return an attempt as twins give it: the columns of job_attempts, secrets hidden."""
-    said = {name: redact(row[name]) for name in ("error", "note", "traceback", "output_tail", "result")}
-    return {column.name: row[column.name] for column in job_attempts.c} | said
+    redacted = {name: redact(row[name]) for name in ("error", "note", "traceback", "output_tail", "result")}
+    return {column.name: row[column.name] for column in job_attempts.c} | redacted
 
 
 def _history(run: RowMapping) -> list[Json]:
     ended = _attempts_of(run["id"])
-    said = after(ended, run)
-    return [attempt_item(row) | {"after": said[row["lease_epoch"]] or None} for row in ended]
+    followups = describe_followups(ended, run)
+    return [attempt_item(row) | {"after": followups[row["lease_epoch"]] or None} for row in ended]
 
 
 def _effect(row: RowMapping) -> Json:
     return dict(row) | {"result": redact(row["result"])}
 
 
-def _progress(found: Progress | None) -> Json | None:
-    return None if found is None else asdict(found)
+def _progress(progress: Progress | None) -> Json | None:
+    return None if progress is None else asdict(progress)
 
 
 def _usual(context: Context) -> Json | None:
@@ -254,14 +252,14 @@ def _lease(context: Context) -> Json | None:
 
 def find_payload(run_id: int) -> Context:
     """Return the whole payload as JSON, secrets hidden."""
-    run = _found(run_id)
+    run = _require_run(run_id)
     shown = redact(run["payload"])
     return {"run": run, "payload": shown}
 
 
 def find_attempt(run_id: int, lease_epoch: int) -> Context:
     """Return one ended attempt with all it said."""
-    run, attempt = _found(run_id), query.attempt(reading(), run_id, lease_epoch)
+    run, attempt = _require_run(run_id), query.attempt(reading(), run_id, lease_epoch)
     if attempt is None:
         abort(404, f"Run {run_id} has no ended attempt under the lease epoch {lease_epoch}.")
     return {"run": run, "attempt": attempt}
@@ -289,8 +287,8 @@ add_page(
     blueprint,
     PATH,
     "run/page.html",
-    find,
-    twin=twin,
+    find_run,
+    twin=run_twin,
     fragments={
         "state": "run/_state.html",
         "facts": "run/_facts.html",

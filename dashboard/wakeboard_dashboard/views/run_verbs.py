@@ -7,15 +7,16 @@ import json
 import psycopg
 from flask import Blueprint, abort, g, request
 
-from wakeboard import queue as transitions
+from wakeboard import queue
 from wakeboard.core.states import Role
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer
 from wakeboard_dashboard.pages.live import Context, Json
-from wakeboard_dashboard.pages.verbs import add_verb, body
+from wakeboard_dashboard.pages.verbs import add_verb, read_body
 from wakeboard_dashboard.queries import run as query
 from wakeboard_dashboard.text.formats import pretty
+from wakeboard_dashboard.text.questions import format_question
 from wakeboard_dashboard.views import run
 from wakeboard_dashboard.web.connection import reading
 from wakeboard_dashboard.web.scopes import Scope
@@ -29,42 +30,46 @@ MOST_BEFORE = 4_000
 def _again(connection: psycopg.Connection, actor: Actor, reason: str | None, run_id: int) -> Answer:
     """Run again, with the payload of the request if it brings one (admins)."""
     try:
-        return transitions.run_again(connection, run_id, actor, reason, payload=payload_given())
-    except transitions.EnqueueError as wrong:
-        abort(400, f"{wrong} Nothing was enqueued.")
+        return queue.run_again(connection, run_id, actor, reason, payload=read_payload())
+    except queue.EnqueueError as error:
+        abort(400, f"{error} Nothing was enqueued.")
 
 
-def payload_given() -> Json | None:
+def read_payload() -> Json | None:
     """Return the payload that the request brings: an object in JSON, or JSON text in a form; None without."""
-    given = (request.get_json(silent=True) or {}).get("payload") if request.is_json else body().get("payload")
-    if given is None or (isinstance(given, str) and not given.strip()):
+    value = (
+        (request.get_json(silent=True) or {}).get("payload")
+        if request.is_json
+        else read_body().get("payload")
+    )
+    if value is None or (isinstance(value, str) and not value.strip()):
         return None
     try:
-        payload = json.loads(given) if isinstance(given, str) else given
-    except (ValueError, RecursionError) as wrong:
-        abort(400, f"The payload is not JSON ({wrong}). Nothing was enqueued.")
+        payload = json.loads(value) if isinstance(value, str) else value
+    except (ValueError, RecursionError) as error:
+        abort(400, f"The payload is not JSON ({error}). Nothing was enqueued.")
     if not isinstance(payload, dict):
         abort(400, 'The payload must be a JSON object such as {"invoice_id": 812}. Nothing was enqueued.')
     return payload
 
 
-def _ask_again(run_id: int) -> Context:
-    found = query.one(reading(), run_id)
-    if found is None or not g.actor.role.covers(Role.ADMIN):
+def _again_context(run_id: int) -> Context:
+    run_row = query.one(reading(), run_id)
+    if run_row is None or not g.actor.role.covers(Role.ADMIN):
         return {"before": None, "has_secrets": False}
-    shown = redact(found["payload"])
+    shown = redact(run_row["payload"])
     before = pretty(shown)
     if len(before) > MOST_BEFORE:
         before = f"{before[:MOST_BEFORE]}…"
-    return {"before": before, "has_secrets": shown != found["payload"]}
+    return {"before": before, "has_secrets": shown != run_row["payload"]}
 
 
 add_verb(
     blueprint,
     f"{run.PATH}/retry",
     "run.retry",
-    lambda connection, actor, reason, run_id: transitions.retry_now(connection, run_id, actor, reason),
-    says=lambda run_id: (
+    lambda connection, actor, reason, run_id: queue.retry_now(connection, run_id, actor, reason),
+    question=lambda run_id: (
         f"Retry run {run_id} now? A dead or cancelled run starts with a fresh count of failures."
     ),
     back=lambda run_id: f"/runs/{run_id}",
@@ -74,11 +79,8 @@ add_verb(
     blueprint,
     f"{run.PATH}/cancel",
     "run.cancel",
-    lambda connection, actor, reason, run_id: transitions.cancel(connection, run_id, actor, reason),
-    says=lambda run_id: (
-        f"Cancel run {run_id}? If it waits it will not run; if it runs it is asked to stop; if it is dead it "
-        "is dismissed, and its errors stay readable."
-    ),
+    lambda connection, actor, reason, run_id: queue.cancel(connection, run_id, actor, reason),
+    question=lambda run_id: format_question("run.cancel", run_id),
     back=lambda run_id: f"/runs/{run_id}",
     scope=Scope.RUN,
 )
@@ -87,11 +89,11 @@ add_verb(
     f"{run.PATH}/again",
     "run.again",
     _again,
-    says=lambda run_id: f"Run {run_id} again? A new run is enqueued; this one stays as it is.",
+    question=lambda run_id: format_question("run.again", run_id),
     back=lambda run_id: f"/runs/{run_id}",
-    fields="run/_again.html",
-    ask=_ask_again,
-    keeps=True,
-    takes=("payload",),
+    template="run/_again.html",
+    context=_again_context,
+    keeps_form=True,
+    fields=("payload",),
     scope=Scope.RUN,
 )

@@ -60,7 +60,7 @@ PAYLOADS = {".csv": Payloads.SHORT, ".json": Payloads.WHOLE}
 _NAMES = [column.name for column in job_runs.c]
 
 
-def find() -> Context:
+def find_runs() -> Context:
     """Return the page that the address asks for and everything around it; for a live list, its own rows."""
     if request.path.startswith(FRAGMENTS) and (ids := _read_ids(request.args.getlist("shown"))) is not None:
         return _still_shown(ids)
@@ -154,8 +154,8 @@ def _read_ids(given: list[str]) -> list[int] | None:
         if len(given) > 1 or len(parts) > params.LARGEST_PAGE:
             raise ValueError
         return [params.identifier(part) for part in parts]
-    except ValueError as wrong:
-        raise FilterError(f"“shown” is “{clip(given[0], 100)}”; it must be run ids joined by -.") from wrong
+    except ValueError as error:
+        raise FilterError(f"“shown” is “{clip(given[0], 100)}”; it must be run ids joined by -.") from error
 
 
 def _counted(found: search.Search, rows: Rows, filters: params.Filters) -> str:
@@ -167,8 +167,8 @@ def _counted(found: search.Search, rows: Rows, filters: params.Filters) -> str:
     if counted is None:
         return ""
     matching, is_all = counted
-    said = f"{number(min(matching, runs.CAP))}{'+' if matching > runs.CAP else ''} match"
-    return said if is_all or matching > runs.CAP else f"{said} among the newest {number(search.WINDOW)}"
+    words = f"{number(min(matching, runs.CAP))}{'+' if matching > runs.CAP else ''} match"
+    return words if is_all or matching > runs.CAP else f"{words} among the newest {number(search.WINDOW)}"
 
 
 @cache
@@ -194,11 +194,11 @@ def is_due(run: RowMapping) -> bool:
 def item(row: RowMapping) -> Json:
     """Return a run as the twin gives it: the columns of job_runs, secrets hidden, and what is derived."""
     has_payload = "payload" in row
-    found: Json = {name: row[name] for name in _NAMES if has_payload or name != "payload"}
-    found["last_error"] = redact(row["last_error"])
+    body: Json = {name: row[name] for name in _NAMES if has_payload or name != "payload"}
+    body["last_error"] = redact(row["last_error"])
     if has_payload:
-        found["payload"] = _payload(row)
-    return found | {"definition": row["definition"], "stuck": row["is_stuck"]}
+        body["payload"] = _payload(row)
+    return body | {"definition": row["definition"], "stuck": row["is_stuck"]}
 
 
 def _payload(row: RowMapping) -> object:
@@ -209,7 +209,7 @@ def _payload(row: RowMapping) -> object:
 
 
 @blueprint.get("/runs/find")
-def from_line() -> Response:
+def redirect_from_line() -> Response:
     """Send the operator from a typed line and the controls beside it to the address that means them;
     ``#48210`` goes to that run.
 
@@ -239,9 +239,10 @@ add_page(
     blueprint,
     PATH,
     "runs/page.html",
-    find,
+    find_runs,
     twin=rows_twin(item),
     columns=COLUMNS,
     fragments={"list": "runs/_list.html"},
     scope=Scope.OWN,
+    fields=None,
 )

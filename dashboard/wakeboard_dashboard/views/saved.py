@@ -12,7 +12,7 @@ from wakeboard.reporting.filters.runs import FIELDS
 from wakeboard_dashboard.pages.bulk_confirmation import YES
 from wakeboard_dashboard.pages.filtertext import write_line
 from wakeboard_dashboard.pages.live import Context
-from wakeboard_dashboard.pages.verbs import add_verb, body
+from wakeboard_dashboard.pages.verbs import add_verb, read_body
 from wakeboard_dashboard.queries import runs
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import reading
@@ -35,10 +35,10 @@ def read(text: str) -> params.Filters:
 
 
 def _save(connection: psycopg.Connection, actor: Actor, reason: str | None) -> Answer:
-    given = body()
-    filters, replace = read(given.get("query", "")), given.get("replace", "").lower() in YES
+    body = read_body()
+    filters, replace = read(body.get("query", "")), body.get("replace", "").lower() in YES
     return saved_views.save(
-        connection, PAGE, given.get("name", ""), filters.query, actor, reason, replace=replace
+        connection, PAGE, body.get("name", ""), filters.query, actor, reason, replace=replace
     )
 
 
@@ -50,10 +50,10 @@ def _ask() -> Context:
 
 
 def _view(view_id: int) -> RowMapping:
-    found = runs.saved_view(reading(), view_id)
-    if found is None:
+    view = runs.saved_view(reading(), view_id)
+    if view is None:
         abort(404, "There is no such view; it may have been removed.")
-    return found
+    return view
 
 
 add_verb(
@@ -61,18 +61,20 @@ add_verb(
     f"{PATH}/save",
     "view.save",
     _save,
-    says=lambda: "Save this filter under a name that everybody finds on the page of runs?",
+    question=lambda: "Save this filter under a name that everybody finds on the page of runs?",
     back=lambda: BACK,
-    fields="runs/_save_view.html",
-    ask=_ask,
-    keeps=True,
-    takes=("query", "name", "replace"),
+    template="runs/_save_view.html",
+    context=_ask,
+    keeps_form=True,
+    fields=("query", "name", "replace"),
 )
 add_verb(
     blueprint,
     f"{PATH}/<id:view_id>/remove",
     "view.remove",
     lambda connection, actor, reason, view_id: saved_views.remove(connection, view_id, actor, reason),
-    says=lambda view_id: f"Remove the view “{_view(view_id)['name']}” for everybody? The runs in it stay.",
+    question=lambda view_id: (
+        f"Remove the view “{_view(view_id)['name']}” for everybody? The runs in it stay."
+    ),
     back=lambda view_id: BACK,
 )

@@ -15,7 +15,7 @@ from wakeboard.core.states import VERBS
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_definitions
 from wakeboard.queue import Answer, definitions
-from wakeboard_dashboard.pages.verbs import add_verb, body, refuse_unread
+from wakeboard_dashboard.pages.verbs import add_verb, read_body, refuse_unknown_fields
 from wakeboard_dashboard.queries import schedules
 from wakeboard_dashboard.text import schedule as words
 from wakeboard_dashboard.text import schedule_form as form
@@ -32,13 +32,13 @@ ONE = f"{PATH}/<name>"
 EDIT = VERBS["schedule.edit"]
 
 
-def one(connection: Connection, name: str) -> RowMapping:
+def require_definition(connection: Connection, name: str) -> RowMapping:
     """Return the definition ``name`` with the version that an edit guards. Answers 404 when there is none."""
     statement = select(job_definitions, literal_column(definitions.VERSION).label("version"))
-    found = connection.execute(statement.where(job_definitions.c.name == name)).mappings().one_or_none()
-    if found is None:
+    definition = connection.execute(statement.where(job_definitions.c.name == name)).mappings().one_or_none()
+    if definition is None:
         abort(404, missing("schedule", name))
-    return found
+    return definition
 
 
 @blueprint.route(f"{ONE}/edit", methods=["GET", "POST"], endpoint="schedule_edit")
@@ -46,45 +46,45 @@ def edit(name: str) -> Response:
     """Show the form, or save what was typed into it."""
     require(EDIT)
     if request.method == "GET":
-        params.from_request({"next": params.TEXT, "reason": params.TEXT})
-        definition = one(reading(), name)
-        return _shown(
+        params.refuse_unknown({"next": params.TEXT, "reason": params.TEXT})
+        definition = require_definition(reading(), name)
+        return _form_page(
             definition, form.texts_of(definition) | {"reason": request.args.get("reason", "")[:500]}
         )
-    refuse_unread(*form.FIELDS, "version")
-    definition, texts = one(reading(), name), texts_sent()
+    refuse_unknown_fields(*form.FIELDS, "version")
+    definition, texts = require_definition(reading(), name), read_texts()
     values, errors = form.read(texts, definition)
     if "preview" in texts and wanted() == "page":
-        return _shown(definition, texts, errors, seen=texts.get("version"), is_preview=True)
+        return _form_page(definition, texts, errors, seen=texts.get("version"), is_preview=True)
     if wanted() == "page" and texts.get("version", definition["version"]) != definition["version"]:
-        return _shown(definition, texts, sentence=definitions.CHANGED.format(name), code=409)
+        return _form_page(definition, texts, sentence=definitions.CHANGED.format(name), code=409)
     if errors:
-        return _refused(definition, texts, errors)
+        return _invalid(definition, texts, errors)
     reason = texts.get("reason", "").strip()[:500] or None
     with writing() as connection:
         answer = definitions.edit(
             connection, name, values, g.actor, reason, version=texts.get("version") or None
         )
     if answer.result in ("forbidden", "invalid") and wanted() == "page":
-        return _unsaved(name, texts, answer)
+        return _conflict_page(name, texts, answer)
     return respond(answer, f"{PATH}/{name}")
 
 
-def texts_sent() -> dict[str, str]:
+def read_texts() -> dict[str, str]:
     """Return what was sent: a form's texts, or a JSON object whose payload may be an object of its own."""
-    given = dict(body())
-    sent = request.get_json(silent=True) if request.is_json else None
-    if isinstance(sent, dict):
-        if isinstance(sent.get("payload"), dict):
-            given["payload"] = json.dumps(sent["payload"])
+    texts = dict(read_body())
+    body = request.get_json(silent=True) if request.is_json else None
+    if isinstance(body, dict):
+        if isinstance(body.get("payload"), dict):
+            texts["payload"] = json.dumps(body["payload"])
         # Null is "as the type says", or "by hand only".
-        given |= {key: "" for key, value in sent.items() if value is None}
-    return given
+        texts |= {key: "" for key, value in body.items() if value is None}
+    return texts
 
 
-def _refused(definition: RowMapping, texts: Mapping[str, str], errors: Mapping[str, str]) -> Response:
+def _invalid(definition: RowMapping, texts: Mapping[str, str], errors: Mapping[str, str]) -> Response:
     if wanted() == "page":
-        return _shown(definition, texts, errors, seen=texts.get("version"), code=400)
+        return _form_page(definition, texts, errors, seen=texts.get("version"), code=400)
     message = " ".join(errors.values())
     response = jsonify({"id": definition["name"], "status": None, "changed": False, "message": message,
                         "errors": errors})  # fmt: skip
@@ -92,15 +92,15 @@ def _refused(definition: RowMapping, texts: Mapping[str, str], errors: Mapping[s
     return response
 
 
-def _unsaved(name: str, texts: Mapping[str, str], answer: Answer) -> Response:
+def _conflict_page(name: str, texts: Mapping[str, str], answer: Answer) -> Response:
     """Show the form again, beside what the schedule says now: saving once more replaces that."""
     # The request's own transaction began before the other edit was committed.
     with database().primary.connect() as connection:
-        definition = one(connection, name)
-    return _shown(definition, texts, sentence=answer.message, code=answer.http_status)
+        definition = require_definition(connection, name)
+    return _form_page(definition, texts, sentence=answer.message, code=answer.http_status)
 
 
-def _shown(
+def _form_page(
     definition: RowMapping,
     texts: Mapping[str, str],
     errors: Mapping[str, str] | None = None,
@@ -132,14 +132,14 @@ def _shown(
     return make_response(html, code)
 
 
-def _removing(name: str) -> str:
+def _removal_question(name: str) -> str:
     """Return the question before a removal, which says what becomes of the runs that wait."""
-    definition = one(reading(), name)
+    definition = require_definition(reading(), name)
     behind = definitions.describe_removal(
         definition["job_type"], schedules.waiting(reading(), definition["id"])
     )
-    said = f"Remove schedule {name}? It fires no more; its runs and their history stay. {behind}"
-    return said.rstrip()
+    question = f"Remove schedule {name}? It fires no more; its runs and their history stay. {behind}"
+    return question.rstrip()
 
 
 add_verb(
@@ -147,6 +147,6 @@ add_verb(
     f"{ONE}/remove",
     "schedule.remove",
     lambda connection, actor, reason, name: definitions.remove(connection, name, actor, reason),
-    says=_removing,
+    question=_removal_question,
     back=lambda name: PATH,
 )

@@ -12,11 +12,11 @@ from flask import Blueprint, Response, current_app, g, jsonify, make_response, r
 from wakeboard.queue import Answer, definitions
 from wakeboard.queue.definitions import Definition, DefinitionError
 from wakeboard.queue.manual_enqueue import suggest_names
-from wakeboard_dashboard.pages.verbs import refuse_unread
+from wakeboard_dashboard.pages.verbs import refuse_unknown_fields
 from wakeboard_dashboard.queries import runs
 from wakeboard_dashboard.text import schedule as words
 from wakeboard_dashboard.text import schedule_form as form
-from wakeboard_dashboard.views.schedule_edit import EDIT, PATH, texts_sent
+from wakeboard_dashboard.views.schedule_edit import EDIT, PATH, read_texts
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading, writing
 from wakeboard_dashboard.web.not_found import is_there, missing
@@ -35,28 +35,30 @@ def new() -> Response:
     """Show the form, or create the schedule that was typed into it."""
     require(EDIT)
     if request.method == "GET":
-        params.from_request({"next": params.TEXT, "reason": params.TEXT, "type": params.TEXT})
-        return _shown({"job_type": request.args.get("type", ""), "reason": request.args.get("reason", "")})
-    refuse_unread(*FIELDS)
-    texts = texts_sent()
+        params.refuse_unknown({"next": params.TEXT, "reason": params.TEXT, "type": params.TEXT})
+        return _form_page(
+            {"job_type": request.args.get("type", ""), "reason": request.args.get("reason", "")}
+        )
+    refuse_unknown_fields(*FIELDS)
+    texts = read_texts()
     values, errors = form.read_new(texts)
-    errors |= _untyped(texts, errors)
+    errors |= _unknown_type(texts, errors)
     if "preview" in texts and wanted() == "page":
-        return _shown(texts, errors, is_preview=True)
+        return _form_page(texts, errors, is_preview=True)
     if errors:
-        return _refused(texts, errors)
+        return _invalid(texts, errors)
     reason = texts.get("reason", "").strip()[:500] or None
     try:
         with writing() as connection:
             answer = definitions.create(connection, Definition(**values), g.actor, reason)
-    except DefinitionError as wrong:
-        return _refused(texts, {}, str(wrong))
+    except DefinitionError as error:
+        return _invalid(texts, {}, str(error))
     if answer.result == "forbidden" and wanted() == "page":
-        return _shown(texts, {"name": answer.message}, code=409)
+        return _form_page(texts, {"name": answer.message}, code=409)
     return respond(answer, f"{PATH}/{answer.id}")
 
 
-def _untyped(texts: Mapping[str, str], errors: Mapping[str, str]) -> dict[str, str]:
+def _unknown_type(texts: Mapping[str, str], errors: Mapping[str, str]) -> dict[str, str]:
     """Return what is wrong with a type that nobody has registered, unless that is said to be right."""
     name = texts.get("job_type", "").strip()
     if "job_type" in errors or texts.get("new_type") in ("1", "True") or is_there(reading(), "type", name):
@@ -66,9 +68,9 @@ def _untyped(texts: Mapping[str, str], errors: Mapping[str, str]) -> dict[str, s
     return {"job_type": f"{missing('type', name)}{hint} {mend}"}
 
 
-def _refused(texts: Mapping[str, str], errors: Mapping[str, str], sentence: str | None = None) -> Response:
+def _invalid(texts: Mapping[str, str], errors: Mapping[str, str], sentence: str | None = None) -> Response:
     if wanted() == "page":
-        return _shown(texts, errors, sentence=sentence, code=400)
+        return _form_page(texts, errors, sentence=sentence, code=400)
     message = " ".join(filter(None, [*errors.values(), sentence]))
     answer = Answer(texts.get("name", "")[:100], None, "invalid", f"{message} Nothing was created.")
     response = jsonify(answer.body() | {"errors": dict(errors)})
@@ -76,7 +78,7 @@ def _refused(texts: Mapping[str, str], errors: Mapping[str, str], sentence: str 
     return response
 
 
-def _shown(
+def _form_page(
     texts: Mapping[str, str],
     errors: Mapping[str, str] | None = None,
     *,

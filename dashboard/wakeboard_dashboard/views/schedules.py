@@ -20,12 +20,13 @@ from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import audit, schedules
 from wakeboard_dashboard.queries.keyset import Rows
 from wakeboard_dashboard.text import schedule as words
-from wakeboard_dashboard.text.changes import changes, hidden, whole
-from wakeboard_dashboard.text.oddities import MEANINGS, LatestRun, counted, oddities
-from wakeboard_dashboard.views.audit import word_of
+from wakeboard_dashboard.text.changes import describe_all_changes, describe_changes, redact_row
+from wakeboard_dashboard.text.oddities import MEANINGS, LatestRun, count_oddities, find_oddities
+from wakeboard_dashboard.text.questions import format_question
+from wakeboard_dashboard.views.audit import action_label
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
-from wakeboard_dashboard.web.errors import FoundElsewhere
+from wakeboard_dashboard.web.errors import NotFoundWithLink
 from wakeboard_dashboard.web.not_found import missing
 
 blueprint = Blueprint("schedules", __name__)
@@ -52,7 +53,7 @@ class Strip(NamedTuple):
     odd: Mapping[str, int]
 
 
-def find() -> Context:
+def find_schedules() -> Context:
     """Return the definitions of the page with their latest runs and missed fires."""
     filters = params.from_request(FIELDS)
     rows = schedules.page(reading(), filters)
@@ -73,18 +74,18 @@ def find() -> Context:
 
 def _strip(runs: Sequence[LatestRun], timezone: str, zone: tzinfo) -> Strip:
     """Return what ``runs`` of a schedule in ``timezone`` are to a reader in ``zone``."""
-    odd = oddities(runs, timezone)
-    return Strip(marks(runs, odd, zone), runs[-1], counted(odd))
+    odd = find_oddities(runs, timezone)
+    return Strip(marks(runs, odd, zone), runs[-1], count_oddities(odd))
 
 
 def pauses(definitions: Sequence[RowMapping]) -> dict[str, RowMapping]:
     """Return by name who paused those that are paused, when and why, as far as the audit log knows."""
     names = [row["name"] for row in definitions if not row["enabled"]]
-    found = audit.last_actions(reading(), "schedule", names, ["schedule.pause"])
-    return {name: row for (name, _), row in found.items()}
+    actions = audit.last_actions(reading(), "schedule", names, ["schedule.pause"])
+    return {name: row for (name, _), row in actions.items()}
 
 
-def twin(context: Context) -> Json:
+def schedules_twin(context: Context) -> Json:
     """Return the list's JSON body."""
 
     def item(row: RowMapping) -> Json:
@@ -108,70 +109,73 @@ def twin(context: Context) -> Json:
     return rows.twin(item)
 
 
-def _found(name: str) -> RowMapping:
+def _require_schedule(name: str) -> RowMapping:
     """Return the definition; the parts of its page, each with a query of its own, share one look at it."""
     if "definition" not in g:
-        params.from_request()
         g.definition = schedules.one(reading(), name)
     definition: RowMapping | None = g.definition
     if definition is None:
         if schedules.was_removed(reading(), name):
             runs = f"/runs?schedule={name}"
-            raise FoundElsewhere(
+            raise NotFoundWithLink(
                 f"Schedule “{name}” was removed. Its runs are kept: {runs}", runs, "Its runs"
             )
         abort(404, missing("schedule", name))
     return definition
 
 
-def find_one(name: str) -> Context:
+def find_schedule(name: str) -> Context:
     """Return one definition."""
-    definition = _found(name)
+    definition = _require_schedule(name)
     return {
         "definition": definition,
         "words": words,
         "pause": pauses([definition]).get(name),
-        "code_says": _said_in_code(definition),
+        "code_says": _code_schedule(definition),
     }
 
 
-def _said_in_code(definition: RowMapping) -> str | None:
+def _code_schedule(definition: RowMapping) -> str | None:
     """Return what the code of a schedule's type says, where the schedule has its name and says otherwise.
 
     With the zone where that differs; code that names none leaves it to whoever edits the schedule.
     """
-    said: str | None = definition["code_schedule"]
+    schedule: str | None = definition["code_schedule"]
     zone = definition["code_timezone"] or definition["timezone"]
-    is_its = definition["name"] in schedule_names(definition["job_type"])
-    if said is None or not is_its or (said, zone) == (definition["schedule"], definition["timezone"]):
+    is_its_own = definition["name"] in schedule_names(definition["job_type"])
+    if (
+        schedule is None
+        or not is_its_own
+        or (schedule, zone) == (definition["schedule"], definition["timezone"])
+    ):
         return None
-    return said if zone == definition["timezone"] else f"{said} in {zone}"
+    return schedule if zone == definition["timezone"] else f"{schedule} in {zone}"
 
 
 def find_fires(name: str) -> Context:
     """Return the next fires of one definition: when, and what is odd about them."""
-    definition = _found(name)
-    found = words.preview(definition["schedule"], definition["timezone"], as_of())
-    return {"definition": definition, "fires": found, "words": words}
+    definition = _require_schedule(name)
+    next_fires = words.preview(definition["schedule"], definition["timezone"], as_of())
+    return {"definition": definition, "fires": next_fires, "words": words}
 
 
 def find_history(name: str) -> Context:
     """Return the latest runs of one definition and the fires it missed."""
-    definition = _found(name)
+    definition = _require_schedule(name)
     latest = schedules.latest_runs(reading(), [definition["id"]]).get(definition["id"], ())
     return {
         "definition": definition,
         "runs": schedules.runs_of(reading(), definition["id"]),
         "missed": schedules.missed_of(reading(), definition["id"]),
         "most_missed": schedules.CAP,
-        "odd": oddities(latest, definition["timezone"]),
+        "odd": find_oddities(latest, definition["timezone"]),
         "words": words,
     }
 
 
 def find_missed(name: str) -> Context:
     """Return a page of the fires that one definition missed."""
-    definition = _found(name)
+    definition = _require_schedule(name)
     filters = params.from_request()
     rows = schedules.missed_page(reading(), definition["id"], filters)
     return {"definition": definition, "filters": filters, "rows": rows, "words": words}
@@ -179,17 +183,17 @@ def find_missed(name: str) -> Context:
 
 def find_audit(name: str) -> Context:
     """Return what people did to one definition."""
-    definition = _found(name)
+    definition = _require_schedule(name)
     return {
         "definition": definition,
         "rows": audit.of_one(reading(), "schedule", name),
-        "changes": changes,
-        "whole": whole,
-        "word_of": word_of,
+        "describe_changes": describe_changes,
+        "describe_all_changes": describe_all_changes,
+        "action_label": action_label,
     }
 
 
-def twin_of_one(context: Context) -> Json:
+def schedule_twin(context: Context) -> Json:
     """Return ``/schedules/<name>.json``: the definition, its next fires, missed fires, runs and audit."""
     definition: RowMapping = context["definition"]
     following = words.preview(definition["schedule"], definition["timezone"], as_of())
@@ -219,32 +223,33 @@ def twin_of_one(context: Context) -> Json:
             }
             for row in history["runs"]
         ],
-        "audit": [hidden(row) for row in audit.of_one(reading(), "schedule", definition["name"])],
+        "audit": [redact_row(row) for row in audit.of_one(reading(), "schedule", definition["name"])],
     }
 
 
-def _asking_to_run(name: str) -> str:
+def _run_question(name: str) -> str:
     definition = schedules.one(reading(), name)
-    said = f"Enqueue one run of {name} now? Its schedule goes on as before."
-    why = words.standing(definition) if definition else ""
-    return f"{said} But {why}: the run waits." if why else said
+    question = f"Enqueue one run of {name} now? Its schedule goes on as before."
+    reason = words.standstill_reason(definition) if definition else ""
+    return f"{question} But {reason}: the run waits." if reason else question
 
 
 add_page(
     blueprint,
     PATH,
     "schedules/page.html",
-    find,
-    twin=twin,
+    find_schedules,
+    twin=schedules_twin,
     columns=COLUMNS,
     fragments={"list": "schedules/_list.html"},
+    fields=FIELDS,
 )
 add_page(
     blueprint,
     ONE,
     "schedule/page.html",
-    find_one,
-    twin=twin_of_one,
+    find_schedule,
+    twin=schedule_twin,
     fragments={
         "state": "schedule/_state.html",
         "facts": "schedule/_facts.html",
@@ -267,7 +272,7 @@ add_verb(
     f"{ONE}/run",
     "schedule.run",
     lambda connection, actor, reason, name: definitions.run_now(connection, name, actor, reason),
-    says=_asking_to_run,
+    question=_run_question,
     back=lambda name: f"{PATH}/{name}",
 )
 add_verb(
@@ -275,7 +280,7 @@ add_verb(
     f"{ONE}/pause",
     "schedule.pause",
     lambda connection, actor, reason, name: definitions.pause(connection, name, actor, reason),
-    says=lambda name: f"Pause {name}? It does not fire until it is resumed; runs that exist stay.",
+    question=lambda name: format_question("schedule.pause", name),
     back=lambda name: f"{PATH}/{name}",
 )
 add_verb(
@@ -283,7 +288,7 @@ add_verb(
     f"{ONE}/resume",
     "schedule.resume",
     lambda connection, actor, reason, name: definitions.resume(connection, name, actor, reason),
-    says=lambda name: (
+    question=lambda name: (
         f"Let {name} fire again, from now on? What it would have fired meanwhile is not made up for."
     ),
     back=lambda name: f"{PATH}/{name}",

@@ -23,9 +23,8 @@ from wakeboard.reporting import heartbeats
 from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.queries import system, workers
 from wakeboard_dashboard.text import formats
-from wakeboard_dashboard.web import params
-from wakeboard_dashboard.web.connection import as_of, database, looking, reading
-from wakeboard_dashboard.web.replica import TOLD_SECONDS
+from wakeboard_dashboard.web.connection import as_of, database, open_snapshot, reading
+from wakeboard_dashboard.web.replica import SHOWN_SECONDS
 from wakeboard_dashboard.web.request_metrics import PageMetrics, request_metrics
 
 blueprint = Blueprint("system", __name__)
@@ -59,9 +58,8 @@ LOOPS = {
 }
 
 
-def find() -> Context:
+def find_settings() -> Context:
     """Return what does not change while one looks: settings and versions."""
-    params.from_request()
     return {
         "loop_words": LOOPS,
         "settings": _settings(),
@@ -76,7 +74,6 @@ def find() -> Context:
 
 def find_loops() -> Context:
     """Return the loops, late ones first."""
-    params.from_request()
     loops = [asdict(loop) for loop in heartbeats.loops(reading())]
     loops = [
         loop | {"last_error": loop_error(loop["last_error"]), "numbers": redact(loop["numbers"])}
@@ -85,23 +82,22 @@ def find_loops() -> Context:
     return {"loops": sorted(loops, key=lambda loop: not loop["late"])}
 
 
-def loop_error(said: str | None) -> str | None:
+def loop_error(error: str | None) -> str | None:
     """Return the last error of a loop as this role may read it: a driver's message may tell addresses."""
-    return redact(said) if _may_act() else said and "(for operators)"
+    return redact(error) if _may_act() else error and "(for operators)"
 
 
 def find_server() -> Context:
     """Return how the database stands, and sentences on what should be looked at."""
-    params.from_request()
     server = dict(system.server(reading()))
     folder, unrebuilt = server.pop("data_folder"), server.pop("unrebuilt")
     server["is_embedded"] = folder is not None and Path(folder).is_relative_to(_own_settings().data_dir)
     server["address"] = _address() if _may_act() else None
-    holders = [_shown(holder) for holder in vacuum_blockers.find_blockers(reading())]
-    found = {
+    blockers = [_blocker_item(blocker) for blocker in vacuum_blockers.find_blockers(reading())]
+    context = {
         "server": server,
-        "oldest_transaction": _oldest(holders),
-        "holders": holders,
+        "oldest_transaction": _oldest(blockers),
+        "holders": blockers,
         "sight": vacuum_blockers.read_visibility(reading())._asdict(),
         "replicas": system.replicas(reading()),
         "pages_replica": pages_replica() if database().pages is not database().primary else None,
@@ -109,34 +105,34 @@ def find_server() -> Context:
         "refused_answers_24h": system.refused_answers(reading()),
         "unrebuilt": unrebuilt,
     }
-    return found | {"warnings": list(warnings(found))}
+    return context | {"warnings": list(warnings(context))}
 
 
 def pages_replica() -> Context:
     """Return how the replica stands that pages are read from; ``error`` says why it does not answer."""
     try:
-        with looking(database().pages) as connection:
+        with open_snapshot(database().pages) as connection:
             row = dict(system.follower(connection))
             row["behind_seconds"] = database().follower.look(connection, database().primary)
             return row | {"error": None}
     except (exc.SQLAlchemyError, psycopg.Error, DatabaseError) as failure:
-        said = first_line(failure) if _may_act() else "(for operators)"
-        return {"error": said, "is_replica": None, "behind_seconds": None}
+        error = first_line(failure) if _may_act() else "(for operators)"
+        return {"error": error, "is_replica": None, "behind_seconds": None}
 
 
-def _shown(holder: VacuumBlocker) -> Json:
+def _blocker_item(blocker: VacuumBlocker) -> Json:
     """Return what holds dead rows back as pages and twins show it; statements are for those who may act."""
-    told = asdict(holder) | {name: getattr(holder, name) for name in ("title", "is_long", "says", "mend")}
-    statement = redact(holder.statement) if _may_act() else holder.statement and "(for operators)"
-    return told | {"statement": statement}
+    item = asdict(blocker) | {name: getattr(blocker, name) for name in ("title", "is_long", "says", "mend")}
+    statement = redact(blocker.statement) if _may_act() else blocker.statement and "(for operators)"
+    return item | {"statement": statement}
 
 
-def _oldest(holders: Iterable[Context]) -> Json | None:
+def _oldest(blockers: Iterable[Context]) -> Json | None:
     """Return the session whose transaction is open for longest, of those that this role may see."""
-    known = [each for each in holders if each["kind"] == "session" and each["began_at"]]
-    if not known:
+    sessions = [each for each in blockers if each["kind"] == "session" and each["began_at"]]
+    if not sessions:
         return None
-    oldest = min(known, key=lambda each: each["began_at"])
+    oldest = min(sessions, key=lambda each: each["began_at"])
     return {
         "pid": int(oldest["id"]),
         **{name: oldest[name] for name in ("name", "state", "began_at", "seconds")},
@@ -145,17 +141,16 @@ def _oldest(holders: Iterable[Context]) -> Json | None:
 
 def find_costs() -> Context:
     """Return what the pages of this host's dashboard took since it started, and its processes."""
-    params.from_request()
     as_of()
-    found = request_metrics()
+    metrics = request_metrics()
     return {
-        "processes": [asdict(each) for each in found.processes()],
-        "pages": [_spent(page) for page in found.pages()],
+        "processes": [asdict(each) for each in metrics.processes()],
+        "pages": [_page_item(page) for page in metrics.pages()],
         "host": platform.node(),
     }
 
 
-def _spent(page: PageMetrics) -> Json:
+def _page_item(page: PageMetrics) -> Json:
     """Return what one page cost, in seconds; ``median`` and ``p95`` are limits that hold."""
     return {
         "name": page.name,
@@ -174,7 +169,6 @@ def _spent(page: PageMetrics) -> Json:
 
 def find_sizes() -> Context:
     """Return tables and indexes with their sizes."""
-    params.from_request()
     tables = system.tables(reading())
     return {
         "tables": tables,
@@ -190,37 +184,37 @@ def _waits_for_vacuum(table: RowMapping) -> bool:
     return not table["is_vacuumed"] or table["dead_rows"] > 2 * table["vacuum_at"]
 
 
-def warnings(found: Context) -> Iterator[str]:
+def warnings(context: Context) -> Iterator[str]:
     """Yield a sentence, with the mend, for each thing of ``find_server`` that will hurt."""
-    server, follower = found["server"], found["pages_replica"]
-    for holder in found["holders"]:
-        if holder["is_long"]:
-            yield f"{holder['says']} {holder['mend']}"
-    if found["sight"]["hidden"] and not found["sight"]["sees_all"]:
+    server, follower = context["server"], context["pages_replica"]
+    for blocker in context["holders"]:
+        if blocker["is_long"]:
+            yield f"{blocker['says']} {blocker['mend']}"
+    if context["sight"]["hidden"] and not context["sight"]["sees_all"]:
         yield (
-            f"Of {found['sight']['hidden']} sessions of other roles it cannot be seen how old they are: as a "
-            f"superuser, GRANT pg_monitor TO {formats.visible(found['sight']['role'])}"
+            f"Of {context['sight']['hidden']} sessions of other roles it cannot be seen how old they are: as "
+            f"a superuser, GRANT pg_monitor TO {formats.visible(context['sight']['role'])}"
         )
     if follower is not None and follower["error"]:
         yield f"The replica that pages are read from does not answer: {follower['error']}"
-    elif follower is not None and (follower["behind_seconds"] or 0) > TOLD_SECONDS:
+    elif follower is not None and (follower["behind_seconds"] or 0) > SHOWN_SECONDS:
         yield f"Pages are read from a replica that is {formats.duration(follower['behind_seconds'])} behind."
     if (server["connections"] or 0) > FEW_CONNECTIONS_LEFT * server["max_connections"]:
         yield (
             f"{server['connections']} of {server['max_connections']} connections are in use: raise "
             "max_connections, or put a pooler in between."
         )
-    for replica in found["replicas"]:
+    for replica in context["replicas"]:
         if (replica["lag_seconds"] or 0) > LONG_LAG_SECONDS:
             yield (
                 f"The replica “{formats.visible(replica['name'])}” lags behind by "
                 f"{formats.duration(replica['lag_seconds'])}: pages read from it are old by as much."
             )
-    if found["unrebuilt"]:
-        yield formats.visible(found["unrebuilt"])
+    if context["unrebuilt"]:
+        yield formats.visible(context["unrebuilt"])
     if server["fsync"] != "on":
         yield "fsync is off: a power cut can lose the whole database. Set fsync = on."
-    if server["is_embedded"] and (not found["installation"] or not found["installation"]["backed_up_at"]):
+    if server["is_embedded"] and (not context["installation"] or not context["installation"]["backed_up_at"]):
         yield "This database was never backed up: wakeboard db backup"
 
 
@@ -257,7 +251,7 @@ add_page(
     blueprint,
     "/system",
     "system/page.html",
-    find,
+    find_settings,
     twin=lambda context: {
         **context,
         **find_loops(),
@@ -275,12 +269,12 @@ add_page(
 )
 
 
-def _plain(found: Context) -> Json:
-    """Return ``found`` with rows as dicts, for the twin."""
+def _plain(context: Context) -> Json:
+    """Return ``context`` with rows as dicts, for the twin."""
 
     def plain(value: object) -> object:
         if isinstance(value, list | tuple):
             return [plain(each) for each in value]
         return dict(value) if isinstance(value, Mapping) else value
 
-    return {name: plain(value) for name, value in found.items()}
+    return {name: plain(value) for name, value in context.items()}

@@ -1,4 +1,7 @@
-"""Views of job types: what each may do, what operators decided, how it goes; pause, resume, limit, keep."""
+"""Views of job types: what each may do, what operators decided, how it goes; pause, resume, limit, keep.
+
+All types together are paused and resumed here as well.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,15 @@ from wakeboard.core.builtin_payloads import command_user, no_worker_for
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.audit import Actor
 from wakeboard.database.tables import job_types
-from wakeboard.queue import Answer, types
+from wakeboard.queue import Answer
+from wakeboard.queue import types as moves
 from wakeboard_dashboard.pages.live import Context, Json, add_page
-from wakeboard_dashboard.pages.verbs import add_verb, body
+from wakeboard_dashboard.pages.verbs import add_verb, read_body
 from wakeboard_dashboard.queries import types as query
 from wakeboard_dashboard.text import ends
 from wakeboard_dashboard.text.formats import number, plural
 from wakeboard_dashboard.text.policy import retries
+from wakeboard_dashboard.text.questions import format_question
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.scopes import Scope
@@ -30,7 +35,6 @@ blueprint = Blueprint("types", __name__)
 
 PATH = "/types"
 ONE = f"{PATH}/<path:name>"
-LARGEST_LIMIT = 1_000_000
 DAYS = ("succeeded_days", "dead_days")
 FIELDS = {"state": params.one_of(query.STATES, many=True), "q": params.TEXT}
 COLUMNS = [
@@ -61,13 +65,13 @@ class TypeRow:
         return SimpleNamespace(**self.row)
 
     @property
-    def crew(self) -> str:
+    def workers_text(self) -> str:
         """Its workers in words, ``1 live worker, 2 draining``; empty without any."""
-        here = self.workers
-        counts = (("live", here.claiming), ("draining", here.draining), ("stopping", here.stopping))
-        said = [(word, count) for word, count in counts if count]
-        first = [plural(count, f"{word} worker") for word, count in said[:1]]
-        return ", ".join(first + [f"{number(count)} {word}" for word, count in said[1:]])
+        workers = self.workers
+        counts = (("live", workers.claiming), ("draining", workers.draining), ("stopping", workers.stopping))
+        words = [(word, count) for word, count in counts if count]
+        first = [plural(count, f"{word} worker") for word, count in words[:1]]
+        return ", ".join(first + [f"{number(count)} {word}" for word, count in words[1:]])
 
     @property
     def path(self) -> str:
@@ -75,7 +79,7 @@ class TypeRow:
         return path_of(self.row["name"])
 
 
-def find() -> Context:
+def find_types() -> Context:
     """Return the types of the page and what is counted about them."""
     filters = params.from_request(FIELDS)
     rows = query.page(reading(), filters)
@@ -125,7 +129,7 @@ def path_of(name: str) -> str:
     return f"{PATH}/{quote(name, safe='')}"
 
 
-def twin(context: Context) -> Json:
+def types_twin(context: Context) -> Json:
     """Return the list's JSON body; ``next`` and ``unregistered`` beside the items."""
     items = [_item(line) for line in context["lines"]]
     return {"items": items, "next": context["rows"].older, "unregistered": context["unregistered"]}
@@ -158,41 +162,46 @@ add_page(
     blueprint,
     PATH,
     "types/page.html",
-    find,
-    twin=twin,
+    find_types,
+    twin=types_twin,
     columns=COLUMNS,
     fragments={"list": "types/_list.html"},
+    fields=FIELDS,
 )
+
+
+def _end_of_pause() -> datetime | None:
+    """Return the end that the request brings, None for none. Answers 400 when it cannot be read."""
+    fields = read_body()
+    try:
+        return ends.parse_end(fields.get("until_at", "") or fields.get("until", ""), as_of(), g.zone)
+    except ValueError as error:
+        abort(400, str(error))
 
 
 def _pause(connection: psycopg.Connection, actor: Actor, reason: str | None, name: str) -> Answer:
     """Pause a type until the end that the request brings, if it brings one."""
-    given = body()
-    if "until" not in given and "until_at" not in given:
-        return types.pause(connection, name, actor, reason)
-    try:
-        end = ends.end_of(given.get("until_at", "") or given.get("until", ""), as_of(), g.zone)
-    except ValueError as wrong:
-        abort(400, str(wrong))
-    return types.pause(connection, name, actor, reason, until=end)
+    if not set(ends.FIELDS) & set(read_body()):
+        return moves.pause(connection, name, actor, reason)
+    return moves.pause(connection, name, actor, reason, until=_end_of_pause())
 
 
 def _limit(connection: psycopg.Connection, actor: Actor, reason: str | None, name: str) -> Answer:
     """Set the limit that the request brings: a whole number, or none for the code's own."""
-    given = body().get("limit", "").strip()
-    if given in ("", "none"):
-        return types.limit(connection, name, None, actor, reason)
+    text = read_body().get("limit", "").strip()
+    if text in ("", "none"):
+        return moves.limit(connection, name, None, actor, reason)
     try:
-        most = int(params.whole(0, LARGEST_LIMIT).read(given))
+        most = int(params.whole(0, moves.LARGEST_LIMIT).read(text))
     except ValueError:
-        abort(400, f"The limit is “{given[:60]}”; allowed: 0 to {LARGEST_LIMIT}, or none.")
-    return types.limit(connection, name, most, actor, reason)
+        abort(400, f"The limit is “{text[:60]}”; allowed: 0 to {moves.LARGEST_LIMIT}, or none.")
+    return moves.limit(connection, name, most, actor, reason)
 
 
 def _keep(connection: psycopg.Connection, actor: Actor, reason: str | None, name: str) -> Answer:
     """Set the days that the request brings; what it does not name stays, empty is the settings' own."""
-    given = {key: _days(body()[key]) for key in DAYS if key in body()}
-    return types.keep(connection, name, actor, reason, **given)
+    days = {key: _days(read_body()[key]) for key in DAYS if key in read_body()}
+    return moves.keep(connection, name, actor, reason, **days)
 
 
 def _days(text: str) -> int | None:
@@ -200,17 +209,17 @@ def _days(text: str) -> int | None:
     if text.strip() in ("", "none"):
         return None
     try:
-        return int(params.whole(1, types.MOST_DAYS).read(text.strip()))
+        return int(params.whole(1, moves.MOST_DAYS).read(text.strip()))
     except ValueError:
-        abort(400, f"The days are “{text[:60]}”; allowed: 1 to {types.MOST_DAYS}, or none.")
+        abort(400, f"The days are “{text[:60]}”; allowed: 1 to {moves.MOST_DAYS}, or none.")
 
 
 def _ask_keep(name: str) -> Context:
-    return {"type": query.one(reading(), name), "largest": types.MOST_DAYS}
+    return {"type": query.one(reading(), name), "largest": moves.MOST_DAYS}
 
 
 def _ask_limit(name: str) -> Context:
-    return {"type": query.one(reading(), name), "largest": LARGEST_LIMIT}
+    return {"type": query.one(reading(), name), "largest": moves.LARGEST_LIMIT}
 
 
 add_verb(
@@ -218,22 +227,20 @@ add_verb(
     f"{ONE}/pause",
     "type.pause",
     _pause,
-    says=lambda name: (
-        f"Pause type {name}? No worker starts a run of it until it is resumed; what runs goes on."
-    ),
+    question=lambda name: format_question("type.pause", name),
     back=lambda name: PATH,
-    fields="types/_pause.html",
-    ask=lambda name: {"type": query.one(reading(), name), "ends": ends.ENDS},
-    keeps=True,
-    takes=ends.FIELDS,
+    template="types/_pause.html",
+    context=lambda name: {"type": query.one(reading(), name), "ends": ends.ENDS},
+    keeps_form=True,
+    fields=ends.FIELDS,
     scope=Scope.TYPE,
 )
 add_verb(
     blueprint,
     f"{ONE}/resume",
     "type.resume",
-    lambda connection, actor, reason, name: types.resume(connection, name, actor, reason),
-    says=lambda name: f"Let workers start runs of type {name} again?",
+    lambda connection, actor, reason, name: moves.resume(connection, name, actor, reason),
+    question=lambda name: f"Let workers start runs of type {name} again?",
     back=lambda name: PATH,
     scope=Scope.TYPE,
 )
@@ -242,22 +249,47 @@ add_verb(
     f"{ONE}/limit",
     "type.limit",
     _limit,
-    says=lambda name: f"How many runs of type {name} may run at once, over all workers?",
+    question=lambda name: f"How many runs of type {name} may run at once, over all workers?",
     back=lambda name: PATH,
-    fields="types/_limit.html",
-    ask=_ask_limit,
-    keeps=True,
-    takes=("limit",),
+    template="types/_limit.html",
+    context=_ask_limit,
+    keeps_form=True,
+    fields=("limit",),
 )
 add_verb(
     blueprint,
     f"{ONE}/keep",
     "type.keep",
     _keep,
-    says=lambda name: f"For how many days are ended runs of type {name} kept?",
+    question=lambda name: f"For how many days are ended runs of type {name} kept?",
     back=lambda name: PATH,
-    fields="types/_keep.html",
-    ask=_ask_keep,
-    keeps=True,
-    takes=DAYS,
+    template="types/_keep.html",
+    context=_ask_keep,
+    keeps_form=True,
+    fields=DAYS,
+)
+add_verb(
+    blueprint,
+    # No handler's type is called so.
+    f"{PATH}/+pause-all",
+    "type.hold",
+    lambda connection, actor, reason: moves.pause_all(connection, actor, reason, until=_end_of_pause()),
+    question=lambda: "Pause all types? No worker starts a run until they are resumed; what runs goes on.",
+    back=lambda: PATH,
+    template="types/_pause_all.html",
+    context=lambda: {"standing": query.standing(reading()), "ends": ends.ENDS, "is_pause": True},
+    keeps_form=True,
+    fields=ends.FIELDS,
+    former_path="/everything/hold",
+)
+add_verb(
+    blueprint,
+    f"{PATH}/+resume-all",
+    "type.let_go",
+    lambda connection, actor, reason: moves.resume_all(connection, actor, reason),
+    question=lambda: "Resume all types that were paused together? Workers start their runs again.",
+    back=lambda: PATH,
+    template="types/_pause_all.html",
+    context=lambda: {"standing": query.standing(reading()), "is_pause": False},
+    former_path="/everything/let-go",
 )

@@ -13,6 +13,7 @@ from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import audit, workers
 from wakeboard_dashboard.queries.keyset import Rows
+from wakeboard_dashboard.text.questions import format_question
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import reading
 
@@ -49,7 +50,7 @@ PARTS = (
 ASKED = ("worker.drain", "worker.stop")
 
 
-def find() -> Context:
+def find_workers() -> Context:
     """Return the workers of the page."""
     filters = params.from_request(FIELDS)
     rows = workers.page(reading(), filters)
@@ -72,8 +73,10 @@ def find() -> Context:
 def parts(rows: Sequence[RowMapping]) -> list[tuple[str, str, list[RowMapping]]]:
     """Return (heading, meaning, workers) of each part of the list that has any."""
     ranks = {title: {workers.STATES.index(state) for state in states} for title, _, states in PARTS}
-    found = [(title, said, [row for row in rows if row["rank"] in ranks[title]]) for title, said, _ in PARTS]
-    return [part for part in found if part[2]]
+    sections = [
+        (title, meaning, [row for row in rows if row["rank"] in ranks[title]]) for title, meaning, _ in PARTS
+    ]
+    return [part for part in sections if part[2]]
 
 
 def path_of(worker_id: str) -> str:
@@ -96,7 +99,7 @@ def why_not(row: RowMapping) -> dict[str, str]:
     return {}
 
 
-def twin(context: Context) -> Json:
+def workers_twin(context: Context) -> Json:
     """Return the list's JSON body."""
 
     def item(row: RowMapping) -> Json:
@@ -114,10 +117,11 @@ add_page(
     blueprint,
     PATH,
     "workers/page.html",
-    find,
-    twin=twin,
+    find_workers,
+    twin=workers_twin,
     columns=COLUMNS,
     fragments={"list": "workers/_list.html"},
+    fields=FIELDS,
 )
 
 add_verb(
@@ -125,7 +129,7 @@ add_verb(
     f"{PATH}/<path:name>/drain",
     "worker.drain",
     lambda connection, actor, reason, name: moves.drain(connection, name, actor, reason),
-    says=lambda name: f"Let worker {name} claim nothing new? What it runs goes on to its end.",
+    question=lambda name: format_question("worker.drain", name),
     back=lambda name: PATH,
 )
 add_verb(
@@ -133,7 +137,7 @@ add_verb(
     f"{PATH}/<path:name>/undrain",
     "worker.undrain",
     lambda connection, actor, reason, name: moves.undrain(connection, name, actor, reason),
-    says=lambda name: f"Let worker {name} claim again?",
+    question=lambda name: f"Let worker {name} claim again?",
     back=lambda name: PATH,
 )
 add_verb(
@@ -141,9 +145,6 @@ add_verb(
     f"{PATH}/<path:name>/stop",
     "worker.stop",
     lambda connection, actor, reason, name: moves.stop(connection, name, actor, reason),
-    says=lambda name: (
-        f"Stop worker {name}? It claims nothing new, lets what it runs end if that is soon, and gives back "
-        "the rest."
-    ),
+    question=lambda name: format_question("worker.stop", name),
     back=lambda name: PATH,
 )

@@ -1,1 +1,1 @@
-"""What every page stands on: security, errors, parameters, files, the database session, request metrics."""
+"""Below every page: security, errors, parameters, files, the database of a request, request metrics."""

@@ -1,7 +1,7 @@
-"""How much of what strangers do is written to the audit log: enough to be seen, not enough to fill it.
+"""Limits the audit rows of requests that nobody is signed in for.
 
-Nobody has signed in yet whose request came from another site, or whose link is spent; the log keeps its rows
-for a year, and what people did must not drown in them.
+Such requests come from another site or carry a login link that was used. The audit log keeps its rows for a
+year, and what people did must not drown in them.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ MOST_OF_ONE, MOST_OF_ALL = 10, 100
 
 
 class AnonymousThrottle:
-    """The refusals of a minute by address, as one process has met them."""
+    """The refusals of a minute by address, in one process."""
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._began = 0.0
         self._seen: dict[str, int] = {}
 
-    def tell(self, address: str) -> bool:
-        """Return whether one more refusal of ``address`` is to be written down, and count it."""
+    def allow(self, address: str) -> bool:
+        """Count a refusal of ``address``. Return whether it is to be recorded."""
         with self._lock:
             now = monotonic()
             if now - self._began >= MINUTE_SECONDS:
@@ -37,8 +37,8 @@ class AnonymousThrottle:
             return True
 
 
-def are_told() -> bool:
-    """Return whether the refusal of this request is to be written down."""
-    found = current_app.extensions.setdefault("wakeboard_strangers", AnonymousThrottle())
-    assert isinstance(found, AnonymousThrottle)
-    return found.tell(request.remote_addr or "")
+def may_record() -> bool:
+    """Return whether the refusal of this request is to be recorded."""
+    throttle = current_app.extensions.setdefault("wakeboard_anonymous_throttle", AnonymousThrottle())
+    assert isinstance(throttle, AnonymousThrottle)
+    return throttle.allow(request.remote_addr or "")

@@ -1,10 +1,10 @@
-"""How much goes over the wire: every answer gzipped for those who take it, static files from memory.
+"""Gzips answers for clients that accept it; static files come from memory.
 
-A compressed answer tells by its length what repeats in it (BREACH): who can make a browser ask again and
-again, with text of their own in the address, and measures the answers, learns secrets that the page shows
-beside it. Pages here carry no token, but payloads are other people's. So an answer is compressed only when
-nobody else can have asked for it with the operator's session: our own pages, an address typed or bookmarked
-(``Sec-Fetch-Site``), and whoever sends no cookie. What another site makes a browser ask goes out plain.
+The length of a compressed answer tells what repeats in it (BREACH). Another site can make a browser send
+requests with text of its choice in the address, measure the answers, and so learn secrets that the page shows
+beside that text. Pages carry no token, but payloads may hold secrets. So an answer is compressed only when no
+other site can have sent the request with the operator's session: it comes from our own pages, from an address
+that was typed or bookmarked (``Sec-Fetch-Site``), or without a cookie.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from flask import Flask, Response, current_app, request
 
 from wakeboard_dashboard.web import files
 
-# Below this the headers outweigh what is saved.
+# Smaller answers would grow by the headers.
 LEAST_BYTES = 500
 # Measured on an overview of 53 kB: 0.7 ms and 8.3 kB; level 9 takes 1.2 ms for one part in fifty. A night of
 # 257 kB takes 0.9 ms at level 3 and is 26.5 kB, 1.8 ms at level 4 for 25.5 kB, 2.6 ms at level 6 for 23.2 kB.
@@ -27,7 +27,7 @@ PACKED_TYPES = ("text/html", "text/plain", "text/csv", "application/json", "imag
 
 
 def install(app: Flask) -> None:
-    """Compress what ``app`` answers. Call it before other ``after_request``: then this comes last."""
+    """Compress the answers of ``app``. Call it before any other ``after_request``: hooks run in reverse."""
     app.add_url_rule(f"{files.STATIC}{files.SCRIPTS}", "scripts", scripts)
     app.after_request(compress)
 
@@ -50,7 +50,7 @@ def compress(response: Response) -> Response:
     if response.mimetype not in PACKED_TYPES:
         return response
     response.vary.add("Accept-Encoding")
-    if not (_is_wanted() and is_our_own_doing()):
+    if not (_is_wanted() and is_same_origin()):
         return response
     if response.is_streamed:
         response.response = _packing(response.iter_encoded())
@@ -74,8 +74,8 @@ def _packing(chunks: Iterator[bytes]) -> Iterator[bytes]:
     yield packer.flush()
 
 
-def is_our_own_doing() -> bool:
-    """Return whether no other site can have made the browser ask this with the operator's session."""
+def is_same_origin() -> bool:
+    """Return whether no other site can have sent this request with the operator's session."""
     site = request.headers.get("Sec-Fetch-Site")
     return site in ("same-origin", "none") if site is not None else not request.cookies
 

@@ -1,7 +1,7 @@
-"""How a request reaches PostgreSQL: one read-only transaction to look, a short connection to act.
+"""The database of a request: one read-only transaction for a page, a short connection for a verb.
 
-Pages call ``reading()`` and ``as_of()``; verbs call ``writing()`` and hand the connection to ``wakeboard``'s
-functions. No statement of ours writes here.
+Pages call ``reading()`` and ``as_of()``. Verbs call ``writing()`` and pass the connection to functions of
+``wakeboard``, which alone write.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 import psycopg
 from flask import Flask, current_app, g, request
@@ -26,12 +25,12 @@ from wakeboard_dashboard.web import replica
 
 CONNECT_SECONDS = 3
 STATEMENT_SECONDS = 5
-# For this long after an own action a session reads the primary, so that it sees what it did.
+# After a verb a session reads the primary for so long, so that it sees what it did.
 FRESH_SECONDS = 10
 FRESH_COOKIE = "wakeboard_fresh"
 _NOW = select(func.now())
-# Asked of the primary whatever pages read: a replica knows neither its sessions nor its dead rows, and a late
-# one would let loops look late that are not.
+# Blueprints that always read the primary: a replica has neither its sessions nor its dead rows, and a late
+# replica would show loops as late.
 ON_PRIMARY = frozenset({"system", "health"})
 
 
@@ -41,7 +40,7 @@ class Database:
 
     primary: Engine
     pages: Engine
-    follower: replica.Follower = field(default_factory=replica.Follower)
+    follower: replica.ReplicationLag = field(default_factory=replica.ReplicationLag)
 
     @classmethod
     def of(cls, url: str, read_url: str | None, pool_size: int) -> Database:
@@ -70,7 +69,7 @@ class Database:
 
 
 def _bounded(url: str) -> str:
-    """Return ``url`` with a connect timeout, unless the operator set one: a page must say 503 in time."""
+    """Return ``url`` with a connect timeout, unless it has one: a page must answer 503 in time."""
     if "connect_timeout" in conninfo_to_dict(url):
         return url
     return make_conninfo(url, connect_timeout=CONNECT_SECONDS)
@@ -78,9 +77,9 @@ def _bounded(url: str) -> str:
 
 def database() -> Database:
     """Return the engines of the running app."""
-    found = current_app.extensions["wakeboard_database"]
-    assert isinstance(found, Database)
-    return found
+    engines = current_app.extensions["wakeboard_database"]
+    assert isinstance(engines, Database)
+    return engines
 
 
 def reading() -> Connection:
@@ -91,13 +90,13 @@ def reading() -> Connection:
     if "reading" not in g:
         on_primary = FRESH_COOKIE in request.cookies or request.blueprint in ON_PRIMARY
         engine = database().primary if on_primary else database().pages
-        g.reading = looking(engine)
+        g.reading = open_snapshot(engine)
         try:
             g.as_of = g.reading.execute(_NOW).scalar_one()
             if engine is not database().primary:
                 g.behind_seconds = database().follower.look(g.reading, database().primary)
         except BaseException:
-            # A session that was cut has no moment: who asks once more, as an error's page, opens another.
+            # A session that was cut has no ``as_of``. A further read, as of an error page, opens another.
             close_reading()
             raise
     connection = g.reading
@@ -105,8 +104,8 @@ def reading() -> Connection:
     return connection
 
 
-def looking(engine: Engine) -> Connection:
-    """Return a connection of ``engine`` that reads one state of the database; a replica takes no other."""
+def open_snapshot(engine: Engine) -> Connection:
+    """Return a connection of ``engine`` whose transaction reads one snapshot; a replica takes no other."""
     return engine.connect().execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
 
@@ -118,17 +117,18 @@ def as_of() -> datetime:
     return moment
 
 
-def may_ask_in_passing() -> bool:
-    """Return whether the frame of a page may ask something too: the page has read, and is no error page."""
+def may_query_for_frame() -> bool:
+    """Return whether the frame of a page may query: the page has read, and it is no error page."""
     return "reading" in g and "is_error" not in g and _is_whole(g.reading)
 
 
 @contextmanager
-def writing(pool: Pool | None = None) -> Iterator[psycopg.Connection[Any]]:
+def writing(pool: Pool | None = None) -> Iterator[psycopg.Connection]:
     """Yield an autocommit psycopg connection to the primary, for ``wakeboard``'s functions.
 
-    It goes back to its pool afterwards, rolled back if its transaction was left open; ``pool``: not that of
-    the pages. Of a request that was let in, an act may have reached the database from here on.
+    It goes back to its pool afterwards, rolled back if its transaction was left open. ``pool`` is another one
+    than that of the pages. From here on a verb of this request may have reached the database: ``may_be_done``
+    says so.
     """
     borrowed = (pool or database().primary.pool).connect()
     connection = borrowed.driver_connection
@@ -142,7 +142,7 @@ def writing(pool: Pool | None = None) -> Iterator[psycopg.Connection[Any]]:
         if connection.closed:
             borrowed.invalidate()
         else:
-            if connection.info.transaction_status != psycopg.pq.TransactionStatus.IDLE:
+            if connection.info.transaction_status != TransactionStatus.IDLE:
                 connection.rollback()
             connection.autocommit = False
         borrowed.close()
@@ -162,16 +162,17 @@ def close_reading(_error: BaseException | None = None) -> None:
 
 
 def _is_whole(connection: Connection) -> bool:
-    """Whether no statement of the transaction failed; one that fails as it is prepared must not stay so."""
+    """Whether no statement of the transaction failed, also not while it was prepared."""
     if connection.invalidated:
         return False
-    session: Any = connection.connection.driver_connection
-    return bool(session.info.transaction_status == TransactionStatus.INTRANS)
+    driver = connection.connection.driver_connection
+    assert isinstance(driver, psycopg.Connection)
+    return driver.info.transaction_status == TransactionStatus.INTRANS
 
 
 def engines_of(app: Flask, url: str, read_url: str | None, threads: int) -> set[Engine]:
-    """Give ``app`` its engines, for so many ``threads``, and return them."""
-    # A request that reads may act as well.
+    """Make the engines of ``app``, for so many ``threads`` of a process, and return them."""
+    # A request may need a second connection, to write.
     engines = app.extensions["wakeboard_database"] = Database.of(url, read_url, pool_size=threads + 2)
     return {engines.primary, engines.pages}
 

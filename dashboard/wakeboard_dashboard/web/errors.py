@@ -1,7 +1,7 @@
-"""What a person reads when something is wrong: one sentence, the request's id, never a stack trace.
+"""Error answers: one sentence and the request's id, never a stack trace.
 
-Every error goes through ``show``, in the shape the asker wants, and asks the database nothing: it may be what
-is wrong. After an act it says what is known of that, and leads back to the form.
+Every error goes through ``error_response``, as JSON, text or page. It never queries the database, which may
+be the cause. After a verb it says whether it may have been done, and leads back to the form.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ BARE = (
     '<!doctype html>\n<html lang="en"><title>{title}</title>\n'
     '<h1>{title}</h1>\n<p>{sentence}</p>\n<p>Request {id}</p>\n<p><a href="/">Overview</a></p>\n'
 )
-# The errors whose form may do better the next time.
+# Errors after which the same form may succeed.
 TRY_AGAIN = (400, 409, 500, 503)
 SLOW = "The database took too long to answer this page. Narrow the filter or the time span and try again."
 BUSY = "All of the dashboard's database connections are in use. Try again in a few seconds."
@@ -48,7 +48,7 @@ SHUT_OUT = (
     "The database role of this dashboard may not do that. Use the role that owns the schema wakeboard; "
     "wakeboard doctor names what is wanting."
 )
-# The database's own word that some letter of a text has no place in it.
+# Errors of the database about a character that its encoding does not have.
 UNSTORABLE = (psycopg.errors.CharacterNotInRepertoire, psycopg.errors.UntranslatableCharacter)
 NO_LETTERS = "The text has letters that the database cannot store: leave them out."
 EMPTY = "The database has no Wakeboard tables of this version yet. Run: wakeboard db upgrade"
@@ -73,26 +73,28 @@ SENTENCES = {
 
 def install(app: Flask) -> None:
     """Register the handlers on ``app``."""
-    app.register_error_handler(HTTPException, _http)
-    app.register_error_handler(FilterError, lambda wrong: show(400, str(wrong)))
-    app.register_error_handler(DatabaseError, _away)
-    app.register_error_handler(exc.SQLAlchemyError, _database)
-    app.register_error_handler(psycopg.Error, _database)
-    app.register_error_handler(Exception, _unexpected)
+    app.register_error_handler(HTTPException, _handle_http)
+    app.register_error_handler(FilterError, lambda wrong: error_response(400, str(wrong)))
+    app.register_error_handler(DatabaseError, _handle_unreachable)
+    app.register_error_handler(exc.SQLAlchemyError, _handle_database)
+    app.register_error_handler(psycopg.Error, _handle_database)
+    app.register_error_handler(Exception, _handle_unexpected)
 
 
-class FoundElsewhere(NotFound):
-    """A thing that is not there while something of it is: ``lead`` is an address here, ``label`` its name."""
+class NotFoundWithLink(NotFound):
+    """A 404 with a link to what remains of the thing: ``lead`` is an address here, ``label`` its text."""
 
     def __init__(self, sentence: str, lead: str, label: str) -> None:
         super().__init__(sentence)
         self.lead, self.label = lead, label
 
 
-def show(code: int, sentence: str, title: str | None = None, more: FoundElsewhere | None = None) -> Response:
+def error_response(
+    code: int, sentence: str, title: str | None = None, more: NotFoundWithLink | None = None
+) -> Response:
     """Return the error ``code`` with ``sentence`` as JSON, as plain text for htmx, or as a page.
 
-    ``more`` says what of the thing is still there.
+    ``more`` has a link to what remains of the thing.
     """
     g.is_error = True
     title = title or TITLES.get(code, "Not done")
@@ -107,7 +109,7 @@ def show(code: int, sentence: str, title: str | None = None, more: FoundElsewher
     return response
 
 
-def _page(code: int, title: str, sentence: str, more: FoundElsewhere | None) -> str:
+def _page(code: int, title: str, sentence: str, more: NotFoundWithLink | None) -> str:
     """Return the error as a page; a bare one when the page itself cannot be made."""
     way = form_return.back() if request.method in ACTS and code in TRY_AGAIN else None
     try:
@@ -128,15 +130,15 @@ def _page(code: int, title: str, sentence: str, more: FoundElsewhere | None) -> 
         )
 
 
-def _http(error: HTTPException) -> Response:
+def _handle_http(error: HTTPException) -> Response:
     if error.response is not None:
         return make_response(error.response)
     code = error.code or 500
-    if code == 405 and (sentence := _no_group()):
-        return show(404, sentence)
+    if code == 405 and (sentence := _invalid_group()):
+        return error_response(404, sentence)
     own = error.description if error.description != type(error).description else None
     sentence = own or SENTENCES.get(code) or error.description or "This could not be done."
-    response = show(code, sentence, more=error if isinstance(error, FoundElsewhere) else None)
+    response = error_response(code, sentence, more=error if isinstance(error, NotFoundWithLink) else None)
     if code == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
     for name, value in error.get_headers():
@@ -145,9 +147,9 @@ def _http(error: HTTPException) -> Response:
     return response
 
 
-def _no_group() -> str | None:
-    """Return what is wrong with a verb on what is no error group: its address is that of a code, which may be
-    any text and takes no POST."""
+def _invalid_group() -> str | None:
+    """Return the sentence for a verb on what is no error group: such an address is that of a code, which may
+    be any text and takes no POST."""
     head, _, verb = request.path.rpartition("/")
     given = head.removeprefix("/errors/")
     if request.method != "POST" or given == head or f"error.{verb}" not in VERBS:
@@ -158,55 +160,55 @@ def _no_group() -> str | None:
     )
 
 
-def _away(error: Exception) -> Response:
+def _handle_unreachable(error: Exception) -> Response:
     log.warning("database unreachable: %s", first_line(error), extra={"request_id": g.get("request_id")})
     if isinstance(error, UnsupportedDatabaseError | RefusedError):
         sentence = error.shown if isinstance(error, RefusedError) else str(error)
-        return show(503, _of_act(sentence, sentence), "The database cannot be used")
+        return error_response(503, _act_sentence(sentence, sentence), "The database cannot be used")
     act = ACT_BROKEN if g.get("may_be_done") else ACT_AWAY
-    response = show(503, _of_act(act, AWAY))
-    if not _is_unknown():
+    response = error_response(503, _act_sentence(act, AWAY))
+    if not _may_be_done():
         response.headers["Retry-After"] = "2"
     return response
 
 
-def _is_unknown() -> bool:
-    """Return whether this request may have done what it was sent for, before it failed."""
+def _may_be_done() -> bool:
+    """Return whether this request may have done its verb before it failed."""
     return request.method in ACTS and bool(g.get("may_be_done"))
 
 
-def _of_act(act: str, look: str) -> str:
-    """Return ``look`` for who only looks; for who acts ``act``, and what is known of whether it was done."""
+def _act_sentence(act: str, look: str) -> str:
+    """Return ``look`` for a page; for a verb ``act``, and whether it may have been done."""
     if request.method not in ACTS:
         return look
     if request.path in OPEN_PATHS:
         return f"{act} Try to sign in again."
-    return f"{act} {UNKNOWN if _is_unknown() else NOT_DONE}"
+    return f"{act} {UNKNOWN if _may_be_done() else NOT_DONE}"
 
 
-def _database(error: Exception) -> Response:
-    """Tell a database that is away, slow, busy or empty from a fault of ours."""
+def _handle_database(error: Exception) -> Response:
+    """Distinguish a database that is away, slow, busy or empty from a fault of ours."""
     cause = getattr(error, "orig", None) or error
     if isinstance(cause, MISSING_TABLE_ERRORS):
         log.warning("schema missing: %s", first_line(cause))
-        return show(503, EMPTY, "No tables here yet")
+        return error_response(503, EMPTY, "No tables here yet")
     if isinstance(cause, UNSTORABLE):
-        return show(400, NO_LETTERS)
+        return error_response(400, NO_LETTERS)
     if isinstance(cause, psycopg.errors.InsufficientPrivilege):
         log.warning("role shut out: %s", first_line(cause))
-        return show(503, SHUT_OUT, "The database says no")
+        return error_response(503, SHUT_OUT, "The database says no")
     if isinstance(cause, psycopg.errors.QueryCanceled | psycopg.errors.LockNotAvailable):
         log.warning("statement timeout: %s", request.path)
-        return show(503, _of_act(ACT_SLOW, SLOW), "That took too long")
+        return error_response(503, _act_sentence(ACT_SLOW, SLOW), "That took too long")
     if isinstance(cause, exc.TimeoutError):
         log.warning("connection pool exhausted: %s", request.path)
-        return show(503, _of_act(BUSY, BUSY), "Too busy")
+        return error_response(503, _act_sentence(BUSY, BUSY), "Too busy")
     if isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError):
-        return _away(cause)
-    return _unexpected(error)
+        return _handle_unreachable(cause)
+    return _handle_unexpected(error)
 
 
-def _unexpected(error: Exception) -> Response:
+def _handle_unexpected(error: Exception) -> Response:
     request_id = g.get("request_id", "")
     log.error("request failed: %s %s %s", request_id, request.method, request.path, exc_info=error)
-    return show(500, _of_act(ACT_WRONG, f"{ACT_WRONG} Nothing was changed by this page."))
+    return error_response(500, _act_sentence(ACT_WRONG, f"{ACT_WRONG} Nothing was changed by this page."))

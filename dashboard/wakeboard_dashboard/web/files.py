@@ -1,7 +1,7 @@
-"""Static files as browsers get them: named by their content, compressed once, the scripts as one file.
+"""Static files: addresses that name their content, compressed once, all scripts as one file.
 
-No build: a process puts the scripts one after the other when it first needs them, ours without the comments
-and the indentation that only their authors read (1.3 kB less on the wire). Knows no request.
+There is no build. A process joins the scripts when it first needs them, ours without comments and indentation
+(1.3 kB less on the wire). Knows no request.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pathlib import Path
 
 # Where browsers find them.
 STATIC = "/static/"
-# Whatever is text; a picture that is packed already only grows.
+# Text alone: pictures are compressed already.
 PACKED_SUFFIXES = (".css", ".js", ".svg", ".txt")
 
-# What pages load as one file, in the order in which it must run: three requests cost a kilobyte more.
+# Pages load these as one file, in this order: three requests cost a kilobyte more.
 SCRIPTS = "scripts.js"
 SCRIPTS_ARE = ("vendor/htmx-4.0.1.min.js", "vendor/hx-ptag-4.0.1.min.js", "app.js")
 
-# What is written here, for people: a comment has its lines to itself, no text goes on over the end of a line.
+# Ours: a comment has its lines to itself, and no string goes on over the end of a line.
 OURS = ("app.css", "app.js", "forms.js")
 FOR_AUTHORS = re.compile(rb"^\s*(?://.*|/\*[\s\S]*?\*/)?\s*(?:\n|\Z)|^[ \t]+", re.MULTILINE)
 

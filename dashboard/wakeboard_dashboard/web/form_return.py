@@ -1,7 +1,7 @@
-"""The way back to a form that did not do what it was sent for, and what goes along in that address.
+"""The address that leads back to a form that failed, and what it carries.
 
-An address carries the question and at most the reason. What was typed stays in the browser, where
-``static/forms.js`` keeps it for the same person.
+It carries the question and at most the reason. What was typed stays in the browser, where ``static/forms.js``
+keeps it for the same person.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from flask import current_app, request
 from werkzeug.datastructures import MultiDict
 from werkzeug.exceptions import HTTPException
 
-from wakeboard_dashboard.web.responses import came_from
+from wakeboard_dashboard.web.responses import referring_path
 
-# What every question takes from its address: where to go afterwards, which runs, and why.
+# Fields that a confirm page takes from its address: where to go afterwards, and which runs.
 QUESTION = ("next", "run")
 REASON = "reason"
 # In characters of a sign-in page's address that leads on to this one; gunicorn and proxies cut at 8,000.
 LONGEST = 6000
-# What a form sends that nobody typed into it.
+# Fields of forms that nobody types.
 UNTYPED = (
     *QUESTION, REASON, "by", "preview", "version",
     "query", "filter", "also", "as_of", "counted", "highest",
@@ -29,7 +29,7 @@ UNTYPED = (
 
 @dataclass(frozen=True, slots=True)
 class ReturnAddress:
-    """A page of this site: the form of this request when it ``asks`` the same again, with the ``reason``."""
+    """A page of this site. With ``asks`` it is the form of this request, which has the ``reason`` in it."""
 
     address: str
     asks: bool = False
@@ -37,13 +37,13 @@ class ReturnAddress:
 
 
 def back() -> ReturnAddress:
-    """Return the way to the form of this request, else to the page that it came from; without the reason."""
+    """Return the address of this request's form, else of the page that it came from, without the reason."""
     address = _address(QUESTION) if _is_shown() else None
-    return ReturnAddress(address, asks=True) if address else ReturnAddress(came_from() or "/")
+    return ReturnAddress(address, asks=True) if address else ReturnAddress(referring_path() or "/")
 
 
 def with_reason() -> ReturnAddress:
-    """Return the way to the form of this request with the reason in it, where that is short enough."""
+    """Return the address of the form of this request, with the reason where that is short enough."""
     reason = sent().get(REASON, "").strip()[:500]
     address = _address((REASON, *QUESTION)) if reason and _is_shown() else None
     return ReturnAddress(address, asks=True, reason=reason) if address else back()
@@ -57,12 +57,12 @@ def without_reason(address: str) -> str:
 
 
 def has_more() -> bool:
-    """Return whether the form of this request has more in it than the question and the reason."""
+    """Return whether something else than the reason was typed into the form of this request."""
     return any(text.strip() for name, text in sent().items(multi=True) if name not in UNTYPED)
 
 
 def sent() -> MultiDict[str, str]:
-    """Return the form of this request; none where it cannot be read."""
+    """Return the form of this request; an empty one where it cannot be read."""
     try:
         return request.form
     except HTTPException:
@@ -70,14 +70,14 @@ def sent() -> MultiDict[str, str]:
 
 
 def path() -> str:
-    """Return the path of this request as an address spells it: names may have ? and line breaks in them."""
+    """Return the path of this request, quoted: names may have ? and line breaks in them."""
     return quote(request.path)
 
 
 def _address(names: tuple[str, ...]) -> str | None:
-    """Return the address of this request with what its form says of ``names``; None when it is too long."""
+    """Return the address of this request with the form's fields ``names``; None when it is too long."""
     given = {name: texts for name in names if (texts := [text for text in sent().getlist(name) if text])}
-    came = came_from()
+    came = referring_path()
     if "next" not in (*given, *request.args) and came and urlsplit(came).path != path():
         given["next"] = [came]
     kept = [pair for pair in request.args.items(multi=True) if pair[0] not in (*given, REASON)]
@@ -87,7 +87,7 @@ def _address(names: tuple[str, ...]) -> str | None:
 
 
 def _is_shown() -> bool:
-    """Return whether the address of this form is a page as well: every verb's is, with its question."""
+    """Return whether the address of this form answers GET, as the confirm page of every verb does."""
     try:
         current_app.url_map.bind("").match(request.path, method="GET")
     except HTTPException:

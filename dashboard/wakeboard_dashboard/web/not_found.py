@@ -1,22 +1,20 @@
-"""What is said of a thing that is not there; a confirm page asks about nothing that is not."""
+"""Whether a thing is there that an address names, and the sentence about one that is not."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flask import abort
 from sqlalchemy import Connection, TextClause, text
 
 from wakeboard.bulk import control
-from wakeboard.core.states import Verb
 from wakeboard_dashboard.web.connection import reading
 
 
 class _Kind(NamedTuple):
-    """How a kind of thing is found by what an address says of it, and the sentence where there is none."""
+    """A kind of thing: the query that finds one by its id or name, and the sentence where there is none."""
 
-    found: TextClause
+    query: TextClause
     sentence: str
 
 
@@ -24,8 +22,8 @@ def _kind(table: str, column: str, sentence: str) -> _Kind:
     return _Kind(text(f"SELECT 1 FROM wakeboard.{table} WHERE {column} = :given"), sentence)
 
 
-# By the noun that the path's argument has (run_id); of ``name`` the verb's own action tells it.
-_KINDS = {
+# By the noun of a verb, see ``core.states.Verb``. Views of errors, alerts and saved views check themselves.
+KINDS = {
     "run": _kind("job_runs", "id", "There is no run {}: it never was, or retention has removed it."),
     "effect": _kind(
         "effects",
@@ -43,18 +41,15 @@ _KINDS = {
 
 def missing(noun: str, given: object) -> str:
     """Return the sentence about a ``noun`` (run, schedule, type, worker …) that is not there."""
-    return _KINDS[noun].sentence.format(str(given)[:100])
+    return KINDS[noun].sentence.format(str(given)[:100])
 
 
 def is_there(connection: Connection, noun: str, given: object) -> bool:
-    """Return whether there is a ``noun`` (run, schedule, type, worker …) that is called ``given``."""
-    return connection.execute(_KINDS[noun].found, {"given": given}).first() is not None
+    """Return whether there is a ``noun`` (run, schedule, type, worker …) whose id or name is ``given``."""
+    return connection.execute(KINDS[noun].query, {"given": given}).first() is not None
 
 
-def require_existing(verb: Verb, arguments: Mapping[str, Any]) -> None:
-    """Abort with 404 and a sentence where the thing that the path ``arguments`` name is not there."""
-    noun = verb.action.partition(".")[0]
-    for argument, given in arguments.items():
-        named = noun if argument == "name" else argument.removesuffix("_id")
-        if named in _KINDS and not is_there(reading(), named, given):
-            abort(404, missing(named, given))
+def require_existing(noun: str, given: object) -> None:
+    """Abort with 404 and a sentence where there is no ``noun`` whose id or name is ``given``."""
+    if noun in KINDS and not is_there(reading(), noun, given):
+        abort(404, missing(noun, given))

@@ -1,7 +1,7 @@
-"""Reads the query string of a request as filters, parsed once and checked.
+"""Reads the query string of a request as filters.
 
-What filters may say is ``wakeboard.reporting.filters``. Pure but for ``from_request`` and ``read_here``.
-Anything unknown or malformed is a FilterError, which the shell shows as a 400 with its sentence.
+``wakeboard.reporting.filters`` says what filters may be. What is unknown or malformed raises FilterError,
+which ``web.errors`` shows as a 400 with its sentence.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ __all__ = [
     "read_text",
     "read_whole",
     "readable",
+    "refuse_unknown",
     "text",
     "whole",
 ]
@@ -91,20 +92,25 @@ def _page_size(value: str | None, largest: int) -> int:
         return PAGE_SIZE
     try:
         return int(whole(1, LARGEST_PAGE).read(value))
-    except ValueError as wrong:
+    except ValueError as error:
         raise FilterError(
             f"The limit is “{value[:100]}”; it must be a whole number from 1 to {LARGEST_PAGE}."
-        ) from wrong
+        ) from error
 
 
 def from_request(fields: Mapping[str, Field] | None = None) -> Filters:
-    """Return the filters of the current request; a page without filters passes none and refuses all.
+    """Return the filters of the current request. Raises FilterError for anything but ``fields``.
 
     Forms lead to pages: a program, which asks for their twins, leaves out what it does not mean.
     """
     largest = LARGEST_EXPORT if request.path.endswith(".csv") else LARGEST_PAGE
     is_form = not request.path.endswith((".json", ".csv"))
     return read_here(request.args, fields or {}, largest=largest, is_form=is_form)
+
+
+def refuse_unknown(fields: Mapping[str, Field] | None = None) -> None:
+    """Raise FilterError where the address names anything but ``fields``, ``cursor`` and ``limit``."""
+    from_request(fields)
 
 
 def read_here(

@@ -1,4 +1,4 @@
-"""The sessions of open pages, checked together: one statement every two seconds, not one for each poll."""
+"""Checks the sessions of all open pages together: one statement every two seconds, not one for each poll."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from wakeboard_dashboard.web.connection import writing
 CHECK_SECONDS = 2.0
 # While one request checks the sessions, the others rely on a check that is up to so old.
 LATE_SECONDS = 6.0
-# A session that has not polled for so long is forgotten.
+# A session that has not polled for so long is dropped.
 FORGET_SECONDS = 60.0
 MOST_SESSIONS = 5000
 
@@ -26,7 +26,7 @@ class _Session:
 
 
 class PollSessions:
-    """Who polls, as one process knows it; each was signed in at the last check."""
+    """The sessions that poll this process; each was valid at the last check."""
 
     def __init__(self, idle_seconds: float, check_seconds: float = CHECK_SECONDS) -> None:
         self._idle_seconds = idle_seconds
@@ -35,33 +35,33 @@ class PollSessions:
         self._checking = threading.Lock()
 
     def add(self, cookie: str, actor: Actor) -> None:
-        """Remember that ``cookie`` was found to be the session of ``actor`` just now."""
+        """Store that ``cookie`` is a valid session of ``actor`` now."""
         now = monotonic()
         if len(self._sessions) < MOST_SESSIONS:
             self._sessions[hash_secret(cookie)] = _Session(actor, now, now)
 
     def find(self, cookie: str) -> Actor | None:
-        """Return who polls with ``cookie``; None where that is not known and must be looked up.
+        """Return the actor of ``cookie``; None where it is not known here and must be looked up.
 
         Raises DatabaseError when the check finds no database.
         """
-        known = self._sessions.get(hash_secret(cookie))
-        if known is None:
+        session = self._sessions.get(hash_secret(cookie))
+        if session is None:
             return None
-        known.polled_at = now = monotonic()
-        if now - known.checked_at < self._check_seconds:
-            return known.actor
+        session.polled_at = now = monotonic()
+        if now - session.checked_at < self._check_seconds:
+            return session.actor
         if self._checking.acquire(blocking=False):
             try:
                 self._check()
             finally:
                 self._checking.release()
-            known = self._sessions.get(hash_secret(cookie))
-            return known.actor if known else None
-        return known.actor if now - known.checked_at < LATE_SECONDS else None
+            session = self._sessions.get(hash_secret(cookie))
+            return session.actor if session else None
+        return session.actor if now - session.checked_at < LATE_SECONDS else None
 
     def _check(self) -> None:
-        """Look up all sessions that poll; forget the others, and those that ended."""
+        """Check all sessions that poll; drop the others, and those that have ended."""
         now = monotonic()
         sessions = dict(self._sessions)
         polling = [each for each, session in sessions.items() if now - session.polled_at < FORGET_SECONDS]

@@ -1,4 +1,4 @@
-"""How a browser shows every page: cookies of its own, read with each request; wrong ones count as none."""
+"""The preferences of a browser: cookies, read with each request; an invalid one counts as none."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from zoneinfo import ZoneInfo, available_timezones
 from flask import g, request
 
 YEAR_SECONDS = 31_536_000
-# The zone of the page that is being made, as ``g.zone``: for each moment of a page, to look into ``g`` takes
-# longer than to show it.
+# The zone of the page that is being rendered, as ``g.zone``. To read ``g`` for each time on a page takes
+# longer than to format it.
 HERE: ContextVar[tzinfo] = ContextVar("HERE", default=UTC)
-# What may be chosen besides the usual, which is the empty text.
+# The choices by cookie; the default is the empty text.
 CHOICES: dict[str, dict[str, str]] = {
     "theme": {"": "As the system", "light": "Light", "dark": "Dark"},
     "density": {"": "Compact", "comfortable": "Comfortable"},
@@ -23,7 +23,7 @@ CHOICES: dict[str, dict[str, str]] = {
 
 @lru_cache(maxsize=1)
 def zones() -> tuple[str, ...]:
-    """Return the names of all time zones, in the order of the alphabet; those of cities and UTC."""
+    """Return the names of the zones of cities in alphabetical order, then UTC."""
     named = (name for name in sorted(available_timezones()) if "/" in name and not name.startswith("Etc/"))
     return (*named, "UTC")
 
@@ -34,7 +34,7 @@ def _known() -> frozenset[str]:
 
 
 def is_zone(name: str) -> bool:
-    """Return whether times can be read in the zone ``name``, listed or not."""
+    """Return whether there is a time zone ``name``, listed by ``zones`` or not."""
     return name in _known()
 
 
@@ -44,8 +44,8 @@ def zone() -> ZoneInfo | None:
     return ZoneInfo(chosen) if is_zone(chosen) else None
 
 
-def take_zone(usual: ZoneInfo) -> None:
-    """Let the request show times in the zone that its browser chose, or in the ``usual`` one."""
+def set_zone(usual: ZoneInfo) -> None:
+    """Set the zone in which this request shows times: the browser's choice, else ``usual``."""
     g.zone = zone() or usual
     HERE.set(g.zone)
 

@@ -1,7 +1,8 @@
-"""How far the replica that pages are read from is behind the primary. Asks both, writes nothing.
+"""The lag of the replica that pages are read from. Queries both servers, writes nothing.
 
-The time of a replica's last replayed transaction says nothing in a quiet house. So each process remembers
-where the primary's log was and when; a replica is as late as the oldest of these places it has not reached.
+While nothing is written, the time of a replica's last replayed transaction says nothing. So each process
+stores log positions of the primary with their times. A replica lags by the age of the oldest position that it
+has not reached.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Any
 
 import psycopg
 from flask import Flask, Response, g
@@ -21,23 +21,23 @@ from wakeboard.core.text.sanitize import first_line
 
 log = logging.getLogger("wakeboard.web")
 
-# Pages are two seconds old as a rule; a replica may add as much again before anybody is told.
-TOLD_SECONDS = 5
+# Pages are two seconds old as a rule; a smaller lag is not shown.
+SHOWN_SECONDS = 5
 LOOK_SECONDS = 1.0
 TRAVEL_SECONDS = 0.1
 REMEMBERED = 900
 HEADER = "X-Wakeboard-Behind"
 
 WRITTEN = "SELECT (pg_current_wal_lsn() - '0/0'::pg_lsn)::text::int8"
-# A server that was promoted still tells where it once was.
+# A server that was promoted still has its last replayed position.
 REPLAYED = """
 SELECT CASE WHEN pg_is_in_recovery() THEN (pg_last_wal_replay_lsn() - '0/0'::pg_lsn)::text::int8 END,
     extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())::float8
 """
 
 
-class Follower:
-    """Where the primary's log was when, as one process saw it; ``clock`` gives seconds that only grow."""
+class ReplicationLag:
+    """Log positions of the primary with their times, in one process; ``clock`` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -45,17 +45,17 @@ class Follower:
         self._written: deque[tuple[float, int]] = deque(maxlen=REMEMBERED)
 
     def is_due(self) -> bool:
-        """Whether the last look at the primary is LOOK_SECONDS old."""
+        """Whether the newest position is at least LOOK_SECONDS old."""
         with self._lock:
             return not self._written or self._clock() - self._written[-1][0] >= LOOK_SECONDS
 
     def note(self, written: int) -> None:
-        """Take where the primary's log is now, in bytes."""
+        """Store the current position of the primary's log, in bytes."""
         with self._lock:
             self._written.append((self._clock(), written))
 
     def behind(self, replayed: int | None, quiet_seconds: float | None) -> float | None:
-        """Return how late a replica is that has replayed the log up to ``replayed``; None for no replica.
+        """Return the lag in seconds of a replica that has replayed up to ``replayed``; None for no replica.
 
         ``quiet_seconds`` is the age of the last transaction that it replayed.
         """
@@ -68,7 +68,7 @@ class Follower:
             missing = self._clock() - self._written[place][0]
             if place == 0:
                 return max(missing, quiet_seconds or 0.0)
-            # What it has not reached was written between two looks, which may lie far apart.
+            # It was written between two stored positions, which may lie far apart.
             longest = self._clock() - self._written[place - 1][0]
             return max(missing, min(longest, quiet_seconds or 0.0))
 
@@ -77,14 +77,14 @@ class Follower:
         if self.is_due():
             self._ask(primary)
         behind = self.behind(*replica.exec_driver_sql(REPLAYED).one())
-        if behind is not None and behind > TOLD_SECONDS and self._is_news():
-            # In a quiet house the first change looks as old as the quiet before it, while it travels.
+        if behind is not None and behind > SHOWN_SECONDS and self._is_news():
+            # After a pause the first change looks as old as the pause, while it is on its way.
             time.sleep(TRAVEL_SECONDS)
             behind = self.behind(*replica.exec_driver_sql(REPLAYED).one())
         return behind
 
     def _is_news(self) -> bool:
-        """Whether the primary was looked at just now, for the first time in a while."""
+        """Whether the newest position was stored just now, after a pause."""
         with self._lock:
             latest = self._written[-1][0]
             return self._clock() - latest < TRAVEL_SECONDS and (
@@ -100,15 +100,15 @@ class Follower:
 
 
 def install(app: Flask) -> None:
-    """Let every answer of ``app`` that was read from a late replica say so."""
+    """Mark every answer of ``app`` that was read from a replica with a lag."""
     app.after_request(_say)
     app.context_processor(lambda: {"behind_seconds": late_seconds()})
 
 
 def late_seconds() -> float | None:
-    """Return how late the replica is that this request read from; None when it is not worth a word."""
-    behind: Any = g.get("behind_seconds")
-    return float(behind) if behind is not None and behind > TOLD_SECONDS else None
+    """Return the lag of the replica that this request read from; None when it is too small to show."""
+    behind: float | None = g.get("behind_seconds")
+    return behind if behind is not None and behind > SHOWN_SECONDS else None
 
 
 def _say(response: Response) -> Response:

@@ -1,8 +1,8 @@
-"""Measures every request: its time and that of its statements, by page; for /system and /metrics.
+"""Measures the time of every request and of its statements, by page, for /system and /metrics.
 
-The numbers are prometheus_client's. Where several processes serve, it keeps them in files of one folder,
-which the environment names (PROMETHEUS_MULTIPROC_DIR), so that each process can tell of all. They begin with
-the start of the dashboard.
+Numbers are kept by prometheus_client. With several processes they are in files of one folder, which the
+environment names (PROMETHEUS_MULTIPROC_DIR), so each process can report all. They begin with the start of the
+dashboard.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ def _note_status(response: Response) -> Response:
 
 
 def _end(_failure: BaseException | None) -> None:
-    """Count the request, whatever became of it; hooks of an answer are left out when one of them fails."""
+    """Count the request, also a failed one: after_request hooks are left out when one of them fails."""
     began = g.pop("measured_from", None)
     if began is None:
         return
@@ -283,14 +283,14 @@ def _connections() -> int:
 
 
 def _begin_statement(
-    _connection: Any, _cursor: Any, _sql: str, _values: Any, context: Any, _many: bool
+    _connection: object, _cursor: object, _sql: str, _values: object, context: Any, _many: bool
 ) -> None:
     if context is not None:
         context.asked_at = time.perf_counter()
 
 
 def _end_statement(
-    _connection: Any, _cursor: Any, _sql: str, _values: Any, context: Any, _many: bool
+    _connection: object, _cursor: object, _sql: str, _values: object, context: Any, _many: bool
 ) -> None:
     if has_app_context() and "measured_from" in g and context is not None:
         g.statements += 1

@@ -1,6 +1,6 @@
-"""How an answer takes its shape: JSON, htmx or a page. Verbs and errors both go through here.
+"""The shape of a response: JSON, htmx or a page. Verbs and errors both use it.
 
-The ``Answer`` is what ``wakeboard``'s functions return; this module only gives it to the asker.
+Functions of ``wakeboard`` return an ``Answer``; ``respond`` turns it into a response.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from flask import Response, abort, current_app, jsonify, make_response, redirect
 from wakeboard.queue import Answer
 from wakeboard_dashboard.web.connection import FRESH_COOKIE, FRESH_SECONDS
 
-# Who asks these is a program, whatever it accepts.
+# Programs ask for these, whatever they accept.
 PROBES = ("/healthz", "/readyz", "/statusz", "/metrics")
 TOAST_COOKIE = "wakeboard_toast"
 LONGEST_TOAST = 500
@@ -45,7 +45,7 @@ def local_path(address: str | None) -> str | None:
 
 
 def parts_of(address: str) -> SplitResult:
-    """Return the parts of an address from a header; what is no address at all has none."""
+    """Return the parts of an address from a header; empty ones where it is no address."""
     try:
         return urlsplit(address)
     except ValueError:
@@ -53,14 +53,14 @@ def parts_of(address: str) -> SplitResult:
 
 
 def is_ours(address: SplitResult) -> bool:
-    """Return whether an address is what this request calls us, or what we are known by to everybody: a proxy
-    may have dropped the port of the one, the settings name the other."""
+    """Return whether an address is that of this request or the public one of the settings: a proxy may have
+    dropped the port of the former."""
     public = current_app.config["SETTINGS"].public_url
     is_public = public is not None and address[:2] == parts_of(public)[:2]
     return is_public or address.netloc == request.host
 
 
-def came_from() -> str | None:
+def referring_path() -> str | None:
     """Return the path of the page on this site that the request was sent from."""
     parts = parts_of(request.referrer or "")
     if not is_ours(parts):
@@ -73,9 +73,9 @@ def respond(
 ) -> Response:
     """Return ``answer`` as JSON, as htmx's toast and refresh, or as a 303 to where the asker was.
 
-    ``back`` is the local path to go to when the form named no ``next``, ``ahead`` one to go to all the same.
-    ``clear_selection`` empties the check boxes of the page after a bulk verb that was right to ask. Denied,
-    missing and invalid are errors for a page.
+    ``back`` is the local path to go to when the form names no ``next``; ``ahead`` wins over both.
+    ``clear_selection`` empties the check boxes of the page after a bulk verb. Denied, missing and invalid are
+    error pages.
     """
     shape = wanted()
     if shape == "json":
@@ -97,7 +97,7 @@ def respond(
 
 
 def _toast(answer: Answer) -> Response:
-    """Return htmx's answer: a toast to swap in, or a refusal as text, which the script shows as one."""
+    """Return a toast for htmx to swap in, or a refusal as text, which the script shows as a toast."""
     if answer.ok:
         return make_response(
             render_template("_toast_partial.html", tone=_tone(answer), message=answer.message)
@@ -115,7 +115,7 @@ def see_other(path: str, message: str | None = None, tone: str = "done") -> Resp
     if message:
         response.set_cookie(
             TOAST_COOKIE,
-            _kept(tone, message),
+            _toast_cookie(tone, message),
             max_age=60,
             httponly=True,
             samesite="Lax",
@@ -124,8 +124,8 @@ def see_other(path: str, message: str | None = None, tone: str = "done") -> Resp
     return response
 
 
-def _kept(tone: str, message: str) -> str:
-    """Return what the cookie says: a message that is too long for one is cut."""
+def _toast_cookie(tone: str, message: str) -> str:
+    """Return the value of the toast's cookie; a message that is too long for one is cut."""
     shown = message if len(message) <= LONGEST_TOAST else message[: LONGEST_TOAST - 1] + "…"
     while len(text := urlsafe_b64encode(_packed(tone, shown))) > LARGEST_COOKIE:
         shown = shown[: len(shown) * 3 // 4] + "…"
@@ -136,7 +136,7 @@ def _packed(tone: str, message: str) -> bytes:
     return json.dumps([tone, message], ensure_ascii=False).encode("utf-8", "replace")
 
 
-def waiting_toast() -> tuple[str, str] | None:
+def read_toast() -> tuple[str, str] | None:
     """Return (tone, message) that the last 303 left for this page, if any."""
     try:
         tone, message = json.loads(urlsafe_b64decode(request.cookies.get(TOAST_COOKIE, "").encode()))

@@ -1,17 +1,17 @@
-"""What tokens for some job types may ask for: declared beside each page and verb, else closed to them.
+"""Which addresses tokens for some job types may use: declared beside each page and verb, else none.
 
     add_page(blueprint, "/runs/<id:run_id>", …, scope=Scope.RUN)
 
-Only marks; ``wakeboard_dashboard.web.security`` reads the marks and keeps to them.
+``wakeboard_dashboard.web.security`` enforces these marks.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
-from typing import Any, TypeVar
+from typing import TypeVar
 
-View = TypeVar("View", bound=Callable[..., Any])
+View = TypeVar("View", bound=Callable[..., object])
 _MARK = "wakeboard_scope"
 
 
@@ -36,7 +36,7 @@ def scoped(scope: Scope) -> Callable[[View], View]:
     return lambda view: declare(view, scope)
 
 
-def declared(view: Callable[..., Any]) -> Scope | None:
+def declared(view: Callable[..., object]) -> Scope | None:
     """Return the scope that ``view`` was marked with, None when nobody did."""
-    found = getattr(view, _MARK, None)
-    return found if isinstance(found, Scope) else None
+    scope = getattr(view, _MARK, None)
+    return scope if isinstance(scope, Scope) else None

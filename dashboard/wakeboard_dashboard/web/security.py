@@ -1,6 +1,6 @@
-"""Who may come in: closed by default, decided before any view runs.
+"""Guards every request before any view runs: host, cross-site, session or token, scope. Closed by default.
 
-Host, cross-site, session or token, role; then the headers every response carries. Knows no page.
+Adds the security headers to every response. Knows no page.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import re
 import secrets
 from dataclasses import replace
 from ipaddress import ip_address
-from typing import Any
 from urllib.parse import quote, urlencode
 
 import psycopg
@@ -28,7 +27,7 @@ from wakeboard_dashboard.web.connection import writing
 from wakeboard_dashboard.web.files import STATIC, fingerprint
 from wakeboard_dashboard.web.not_found import missing
 from wakeboard_dashboard.web.poll_sessions import PollSessions
-from wakeboard_dashboard.web.responses import PROBES, came_from, is_ours, parts_of, wanted
+from wakeboard_dashboard.web.responses import PROBES, is_ours, parts_of, referring_path, wanted
 from wakeboard_dashboard.web.scopes import Scope, declared
 
 log = logging.getLogger("wakeboard.web")
@@ -49,8 +48,8 @@ HEADERS = {
     "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
     "X-Frame-Options": "DENY",
 }
-# What says nothing about a style, a script or a picture, and would go with each: a twentieth of a load.
-NOT_OF_FILES = (
+# Headers that mean nothing for a style, a script or a picture; on each they would be a twentieth of a load.
+NO_FILE_HEADERS = (
     "Permissions-Policy",
     "X-Frame-Options",
     "Content-Disposition",
@@ -64,18 +63,18 @@ def install(app: Flask) -> None:
     idle_seconds = app.config["SETTINGS"].session_idle_seconds
     app.extensions["wakeboard_poll_sessions"] = PollSessions(idle_seconds)
     app.before_request(guard)
-    app.after_request(mark)
+    app.after_request(add_headers)
 
 
 def guard() -> Response | None:
-    """Let the request through, or answer it: runs before routing has any effect."""
+    """Return None to let the request through, else the answer. Runs before routing has any effect."""
     g.request_id = secrets.token_hex(8)
     g.actor = None
     if "\0" in request.path or "%00" in request.query_string.decode("latin-1"):
         abort(400, "The address contains a NUL character.")
-    _refuse_other_names()
+    _check_host()
     if request.method not in SAFE_METHODS:
-        _refuse_other_sites()
+        _check_site()
     if request.path.startswith(STATIC) and request.method in SAFE_METHODS:
         return None
     if request.path in PROBES and request.method in SAFE_METHODS and _is_loopback():
@@ -86,13 +85,13 @@ def guard() -> Response | None:
     if g.actor is None:
         return _sign_in()
     if g.actor.job_types is not None:
-        _keep_to_types(g.actor)
-    # Until here only who asks was looked up; see connection.writing.
+        _check_scope(g.actor)
+    # So far ``writing`` was used only to find the actor; see web.connection.writing.
     g.may_be_done = False
     return None
 
 
-def _keep_to_types(actor: Actor) -> None:
+def _check_scope(actor: Actor) -> None:
     """Let a token for some job types reach what ``web.scopes`` declares for it, nothing else.
 
     Raises NotFound for a run of another type, as for one that is not there; Forbidden for everything else.
@@ -107,28 +106,30 @@ def _keep_to_types(actor: Actor) -> None:
         case Scope.TYPE if arguments["name"] in (actor.job_types or ()):
             return
         case Scope.RUN:
-            _keep_to_run(actor, arguments["run_id"])
+            _check_run_scope(actor, arguments["run_id"])
         case _:
-            _not_in_scope(actor, "page", request.path, "denied")
+            _record_out_of_scope(actor, "page", request.path, "denied")
             raise Forbidden(visible(token_scope.describe(actor)))
 
 
-def _keep_to_run(actor: Actor, run_id: int) -> None:
+def _check_run_scope(actor: Actor, run_id: int) -> None:
     with writing() as connection:
-        found = token_scope.type_of(connection, run_id)
-    if found not in (actor.job_types or ()):
-        _not_in_scope(actor, "run", str(run_id), "missing" if found is None else "denied")
+        job_type = token_scope.type_of(connection, run_id)
+    if job_type not in (actor.job_types or ()):
+        _record_out_of_scope(actor, "run", str(run_id), "missing" if job_type is None else "denied")
         raise NotFound(missing("run", run_id))
 
 
-def _not_in_scope(actor: Actor, kind: str, name: str, result: str) -> None:
-    """Write down what a token for other types tried to do; what it tried to read is only refused."""
+def _record_out_of_scope(actor: Actor, kind: str, name: str, result: str) -> None:
+    """Audit a verb that a token for other types tried; a page that it tried is only refused."""
     if request.method not in SAFE_METHODS:
-        note(actor, "out_of_scope", kind, name, reason=f"{request.method} {request.path}", result=result)
+        record_refusal(
+            actor, "out_of_scope", kind, name, reason=f"{request.method} {request.path}", result=result
+        )
 
 
-def _refuse_other_names() -> None:
-    """Refuse a Host that is none of our names: a foreign name that resolves to us is an attack or a mistake.
+def _check_host() -> None:
+    """Refuse a Host that is none of our names: a foreign name that resolves here is an attack or a mistake.
 
     Werkzeug's TRUSTED_HOSTS cannot name an IPv6 address, so the list is ours.
     """
@@ -148,48 +149,48 @@ def _is_loopback() -> bool:
 
 
 def identify() -> Actor | None:
-    """Return who asks, from the Bearer token or the session cookie; None when neither is valid."""
+    """Return the actor of the Bearer token or the session cookie; None when neither is valid."""
     authorization = request.authorization
-    if authorization is None and is_poll() and (known := _polling()) is not None:
-        return _here(known)
+    if authorization is None and is_poll() and (actor := _find_polling_actor()) is not None:
+        return _with_request(actor)
     with writing() as connection:
         if authorization is not None and authorization.type == "bearer":
-            found = tokens.authenticate_token(connection, authorization.token or "")
+            actor = tokens.authenticate_token(connection, authorization.token or "")
         else:
-            found = _by_cookie(connection, request.cookies.get(cookie_name(connection)))
-    return _here(found) if found else None
+            actor = _find_by_cookie(connection, request.cookies.get(cookie_name(connection)))
+    return _with_request(actor) if actor else None
 
 
-def _polling() -> Actor | None:
-    """Return who polls, as far as that is known without a statement of its own."""
+def _find_polling_actor() -> Actor | None:
+    """Return the actor of a poll where that is known without a statement of its own."""
     name = known_cookie_name()
     cookie = request.cookies.get(name) if name else None
-    found = _poll_sessions().find(cookie) if cookie else None
-    if found is not None:
+    actor = _poll_sessions().find(cookie) if cookie else None
+    if actor is not None:
         g.session_cookie = cookie
-    return found
+    return actor
 
 
 def _poll_sessions() -> PollSessions:
-    found = current_app.extensions["wakeboard_poll_sessions"]
-    assert isinstance(found, PollSessions)
-    return found
+    sessions = current_app.extensions["wakeboard_poll_sessions"]
+    assert isinstance(sessions, PollSessions)
+    return sessions
 
 
-def _by_cookie(connection: psycopg.Connection, cookie: str | None) -> Actor | None:
+def _find_by_cookie(connection: psycopg.Connection, cookie: str | None) -> Actor | None:
     if not cookie:
         return None
     idle_seconds = current_app.config["SETTINGS"].session_idle_seconds
-    found = sessions.authenticate_session(connection, cookie, touch=not is_poll(), idle_seconds=idle_seconds)
-    if found is not None:
+    actor = sessions.authenticate_session(connection, cookie, touch=not is_poll(), idle_seconds=idle_seconds)
+    if actor is not None:
         g.session_cookie = cookie
         if is_poll():
-            _poll_sessions().add(cookie, found)
-    return found
+            _poll_sessions().add(cookie, actor)
+    return actor
 
 
-def _here(actor: Actor) -> Actor:
-    """Return ``actor`` as it acts in this request."""
+def _with_request(actor: Actor) -> Actor:
+    """Return ``actor`` with the address and the id of this request."""
     return replace(actor, ip=request.remote_addr, request_id=g.request_id)
 
 
@@ -199,7 +200,7 @@ def is_poll() -> bool:
 
 
 def _sign_in() -> Response:
-    """Answer somebody unknown: 401 for programs, the login page for people."""
+    """Answer a request without an actor: 401 for programs, the login page for people."""
     shape = wanted()
     if shape == "page" and request.method in SAFE_METHODS:
         here = form_return.path() + request.full_path.removeprefix(request.path).rstrip("?")
@@ -212,13 +213,13 @@ def _sign_in() -> Response:
         return response
     if shape == "page" and request.path == "/logout":
         return redirect("/login", 303)  # type: ignore[return-value]
-    if shape == "page" and request.method == "POST" and (request.form or came_from()):
-        return _interrupted()
+    if shape == "page" and request.method == "POST" and (request.form or referring_path()):
+        return _session_ended_page()
     raise Unauthorized("Sign in at /login, or send Authorization: Bearer <token> (wakeboard token create).")
 
 
-def _interrupted() -> Response:
-    """Answer a form that came after its session had ended: nothing was done, and the same is asked again."""
+def _session_ended_page() -> Response:
+    """Answer a form whose session has ended: nothing was done, and the form is offered again."""
     way, whose = form_return.with_reason(), request.form.get("by", "")
     query = urlencode({"next": way.address} | ({"whose": whose} if whose else {}), quote_via=quote, safe="")
     page = render_template(
@@ -232,19 +233,19 @@ def _interrupted() -> Response:
     return Response(page, status=401)
 
 
-def _refuse_other_sites() -> None:
-    """Refuse a write that another site's page sent, by fetch metadata; raises Forbidden, audited."""
+def _check_site() -> None:
+    """Refuse a write that another site's page sent, by fetch metadata. Raises Forbidden, audited."""
     site = request.headers.get("Sec-Fetch-Site")
     origin = request.headers.get("Origin")
     if site is not None and site not in ("same-origin", "none"):
         _cross_site(f"Sec-Fetch-Site: {site}")
     if origin is not None and not is_ours(parts_of(origin)):
         _cross_site(f"Origin: {origin}")
-    if site is None and origin is None and not _bearer_alone():
+    if site is None and origin is None and not _has_bearer_only():
         _cross_site("neither Sec-Fetch-Site nor Origin")
 
 
-def _bearer_alone() -> bool:
+def _has_bearer_only() -> bool:
     authorization = request.authorization
     has_session = any("wakeboard_" in name for name in set(request.cookies) - PREFERENCES)
     return authorization is not None and authorization.type == "bearer" and not has_session
@@ -252,16 +253,24 @@ def _bearer_alone() -> bool:
 
 def _cross_site(why: str) -> None:
     actor = Actor(NOBODY.name, NOBODY.role, "web", request.remote_addr, g.request_id)
-    if anonymous_throttle.are_told():
-        note(actor, "cross_site", "page", request.path, reason=why, result="refused")
+    if anonymous_throttle.may_record():
+        record_refusal(actor, "cross_site", "page", request.path, reason=why, result="refused")
     raise Forbidden(f"This request came from another site ({why}) and was refused. Use the page itself.")
 
 
-def note(actor: Actor, action: str, target_type: str, target_id: str, **more: Any) -> None:
-    """Write a refusal to the audit log; a database that is away must not turn it into an error."""
+def record_refusal(
+    actor: Actor,
+    action: str,
+    target_type: str,
+    target_id: str,
+    *,
+    result: str,
+    reason: str | None = None,
+) -> None:
+    """Write a refusal to the audit log; without a database it is only logged."""
     try:
         with writing() as connection:
-            audit.record(connection, actor, action, target_type, target_id, **more)
+            audit.record(connection, actor, action, target_type, target_id, reason=reason, result=result)
     except Exception:
         log.warning("refusal not audited: %s %s by %s", action, target_id, actor.name, exc_info=True)
 
@@ -275,7 +284,7 @@ def can(verb: Verb) -> bool:
 def require(verb: Verb) -> None:
     """Raise Forbidden, audited as denied, unless the actor may use ``verb``."""
     if not can(verb):
-        note(g.actor, verb.action, "page", request.path, result="denied")
+        record_refusal(g.actor, verb.action, "page", request.path, result="denied")
         raise Forbidden(
             f"“{verb.label}” needs the role {verb.role.value}; you are {g.actor.name}, {g.actor.role.value}."
         )
@@ -287,14 +296,14 @@ def require_role(role: Role) -> None:
         raise Forbidden(f"This needs the role {role.value}; you are {g.actor.name}, {g.actor.role.value}.")
 
 
-def cookie_name(connection: Any) -> str:
+def cookie_name(connection: psycopg.Connection) -> str:
     """Return the session cookie's name; it carries the installation's id because cookies ignore ports."""
-    known = known_cookie_name()
-    if known is None:
+    name = known_cookie_name()
+    if name is None:
         current_app.extensions["wakeboard_cookie"] = f"wakeboard_{users.install_id(connection)}"
-        known = known_cookie_name()
-        assert known is not None
-    return known
+        name = known_cookie_name()
+        assert name is not None
+    return name
 
 
 def known_cookie_name() -> str | None:
@@ -303,28 +312,28 @@ def known_cookie_name() -> str | None:
     return f"__Host-{name}" if name and request.is_secure else name
 
 
-def _how_long() -> str:
-    """Return how long a static file may be kept: for ever only under the name of what it is now.
+def _cache_control() -> str:
+    """Return the Cache-Control of a static file: for ever only where the address names its present content.
 
-    While two versions serve side by side, one may be asked for the other's file: kept, it would stay wrong.
+    While two versions serve side by side, one may be asked for the other's file, which must not be cached.
     """
-    asked = request.args.get("v")
-    if asked is None:
+    version = request.args.get("v")
+    if version is None:
         return "public, max-age=3600"
     name = request.path.removeprefix(STATIC)
-    is_current = asked == fingerprint(str(current_app.static_folder), name)
+    is_current = version == fingerprint(str(current_app.static_folder), name)
     return "public, max-age=31536000, immutable" if is_current else "no-store"
 
 
-def mark(response: Response) -> Response:
+def add_headers(response: Response) -> Response:
     """Add the security headers, and no-store to everything that is not a versioned static file."""
     for name, value in HEADERS.items():
         response.headers.setdefault(name, value)
     if request.is_secure:
         response.headers["Strict-Transport-Security"] = "max-age=31536000; includeSubDomains"
     if request.path.startswith(STATIC) and response.status_code in (200, 304):
-        response.headers["Cache-Control"] = _how_long()
-        for name in NOT_OF_FILES:
+        response.headers["Cache-Control"] = _cache_control()
+        for name in NO_FILE_HEADERS:
             response.headers.pop(name, None)
         return response
     response.headers["X-Request-Id"] = g.get("request_id", "")

@@ -131,7 +131,8 @@ MOVES: dict[str, Move] = {
 class Verb:
     """What a person may ask for: its name in URLs, the words on its button, and the role it needs.
 
-    ``action`` is the name in the audit log; ``is_destructive`` verbs ask for confirmation first.
+    ``action`` is the name in the audit log: the noun, a dot, what is done. ``is_destructive`` verbs ask for
+    confirmation first.
     """
 
     name: str
@@ -140,6 +141,11 @@ class Verb:
     role: Role
     move: str | None = None
     is_destructive: bool = False
+
+    @property
+    def noun(self) -> str:
+        """The kind of thing that it acts on, as the audit log's ``target_type`` has it: run, schedule …"""
+        return self.action.partition(".")[0]
 
 
 VERBS: dict[str, Verb] = {
@@ -158,8 +164,8 @@ VERBS: dict[str, Verb] = {
         Verb("remove", "schedule.remove", "Remove", Role.ADMIN, is_destructive=True),
         Verb("pause", "type.pause", "Pause", Role.OPERATOR),
         Verb("resume", "type.resume", "Resume", Role.OPERATOR),
-        Verb("hold", "type.hold", "Pause all", Role.OPERATOR),
-        Verb("let-go", "type.let_go", "Resume all", Role.OPERATOR),
+        Verb("pause-all", "type.hold", "Pause all", Role.OPERATOR),
+        Verb("resume-all", "type.let_go", "Resume all", Role.OPERATOR),
         Verb("limit", "type.limit", "Limit", Role.OPERATOR),
         Verb("keep", "type.keep", "Set retention", Role.ADMIN),
         Verb("drain", "worker.drain", "Drain", Role.OPERATOR),

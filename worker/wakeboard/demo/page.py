@@ -20,7 +20,7 @@ from wakeboard.demo.orders import first_runs, insert_order
 from wakeboard.demo.reports import export_key, first_report, monday_of, report
 from wakeboard.demo.shop import PRODUCTS
 from wakeboard.queue.enqueue_many import enqueue_many
-from wakeboard.queue.operator import act
+from wakeboard.queue.operator import Transition, act
 
 if TYPE_CHECKING:
     from wakeboard.database.read import Connection

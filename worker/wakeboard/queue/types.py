@@ -121,6 +121,8 @@ WHERE t.seen_at IS NULL OR {is_before("t.seen_at", 60)}
 
 # How long ended runs of a type may be kept, in days.
 MOST_DAYS = 36_500
+# The most that a type's limit may be.
+LARGEST_LIMIT = 1_000_000
 
 # The value of a parameter that leaves a setting as it is.
 Same = Literal["same"]
@@ -283,8 +285,8 @@ def limit(
         row = read_one(connection, RULES, RulesRow, {"name": name})
         if row is None:
             return Transition(missing(name))
-        if most is not None and not 0 <= most <= 1_000_000:
-            message = f"The limit is {most}; allowed: 0 to 1,000,000, or none."
+        if most is not None and not 0 <= most <= LARGEST_LIMIT:
+            message = f"The limit is {most}; allowed: 0 to {LARGEST_LIMIT:,}, or none."
             return Transition(Answer(name, None, "invalid", message))
         before = {"max_running": row.max_running_operator}
         words = "has no limit of its own" if most is None else f"runs at most {most} at once"

@@ -120,9 +120,9 @@ def resume_all_types(reason: str | None) -> int:
 def limit(name: str, most: str, reason: str | None) -> int:
     """Let at most NUMBER runs of a type run at once; `none` returns to the code's own limit."""
     if most != "none" and not (
-        most.isascii() and most.isdigit() and int(most[:9]) <= 1_000_000 and len(most) < 9
+        most.isascii() and most.isdigit() and int(most[:9]) <= moves.LARGEST_LIMIT and len(most) < 9
     ):
-        raise WrongUse(f"The limit is {most[:60]!r}; allowed: 0 to 1000000, or none.")
+        raise WrongUse(f"The limit is {most[:60]!r}; allowed: 0 to {moves.LARGEST_LIMIT}, or none.")
     with connect() as connection:
         value = None if most == "none" else int(most)
         return print_answers([moves.limit(connection, name, value, terminal_actor(), reason)])
