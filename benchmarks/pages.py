@@ -36,7 +36,7 @@ from wakeboard.accounts import users
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard_dashboard import create_app
-from wakeboard_dashboard.queries.filters import Cursor
+from wakeboard_dashboard.queries.keyset import Cursor
 from wakeboard_dashboard.web.connection import FRESH_COOKIE
 
 P95_MS, TOGETHER_P95_MS, SEARCH_P95_MS, GROWTH = 100, 800, 300, 2

@@ -15,7 +15,7 @@ from psycopg import sql
 from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole
 from tests.support.dashboard_apps import an_app
-from wakeboard_dashboard.queries.filters import Cursor
+from wakeboard_dashboard.queries.keyset import Cursor
 
 FAILED = """
 WITH mine AS (

@@ -11,6 +11,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from flask.testing import FlaskClient
+from hypothesis import given
+from hypothesis import strategies as st
+from werkzeug.datastructures import MultiDict
 
 from tests.conftest import Connection
 from tests.support.factories import a_definition, a_run, a_worker, age, an_attempt
@@ -19,6 +22,7 @@ from wakeboard.reporting.filters import search
 from wakeboard.reporting.filters.line import read_line, write_line
 from wakeboard.reporting.filters.runs import FIELDS
 from wakeboard.reporting.filters.values import FilterError, read_pairs
+from wakeboard_dashboard.web.params import read_filters
 
 Terminal = Callable[..., tuple[int, str, str]]
 LINES = (
@@ -37,6 +41,7 @@ REFUSED = {
     "colour:red": "There is no filter “colour” here",
     "statu:dead": "Did you mean status?",
     "status:": "“status:” is followed by nothing",
+    "status:,": "must be some of queued, running",
     "status: dead": "“status:” is followed by nothing",
     'type:"" status:dead': '“type:""” is empty: write text between the quotes, or leave it out.',
     'q:"" status:dead': '“q:""” is empty',
@@ -185,6 +190,32 @@ def test_a_line_that_was_written_means_what_was_asked() -> None:
     for line in LINES:
         asked = read_pairs(read_line(line, FIELDS), FIELDS)
         assert read_pairs(read_line(write_line(asked.texts), FIELDS), FIELDS) == asked
+
+
+@pytest.mark.parametrize(
+    ("line", "query"),
+    [
+        ("", ""),
+        ("status:failed since:24h", "status=failed&since=1d"),
+        ("no answer", "q=no%20answer"),
+        ('"http://crm" timeout', "q=http:%2F%2Fcrm%20timeout"),
+        ('type:"send mail" attempts:3+', "type=send%20mail&attempts=3%2B"),
+        ("payload.customer.id:7", "payload.customer.id=7"),
+        ("status:dead status:failed", "status=dead,failed"),
+        ("key:invoice:812", "key=invoice:812"),
+    ],
+)
+def test_a_line_means_a_query(line: str, query: str) -> None:
+    assert read_filters(MultiDict(read_line(line)), FIELDS).query == query
+
+
+@given(
+    st.sampled_from(("type", "key", "error", "q")),
+    st.text(st.characters(codec="utf-8", exclude_characters='\0"'), min_size=1, max_size=40),
+)
+def test_the_line_of_a_filter_means_that_filter(name: str, value: str) -> None:
+    filters = read_filters(MultiDict({name: value}), FIELDS)
+    assert read_filters(MultiDict(read_line(filters.line)), FIELDS) == filters
 
 
 def test_the_language_is_read_without_a_page() -> None:

@@ -19,8 +19,7 @@ from wakeboard.bulk.start import ConfirmedOperation, start, unconfirmed
 from wakeboard.core.states import VERBS
 from wakeboard_dashboard.pages import verbs
 from wakeboard_dashboard.pages.bulk_confirmation import also_of, filters_of, options_of, seen_of
-from wakeboard_dashboard.pages.filtertext import write_line
-from wakeboard_dashboard.queries.filters import Filters
+from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.text import operations as words
 from wakeboard_dashboard.web import responses, security
 from wakeboard_dashboard.web.connection import as_of, reading, writing
@@ -102,7 +101,7 @@ def ask(verb: str) -> str:
         verb=VERBS[f"run.{verb}"],
         preview=found,
         filters=filters,
-        line=write_line(filters),
+        line=filters.line,
         also=also,
         words=words,
         link=filters.link("/runs", status=states or None),

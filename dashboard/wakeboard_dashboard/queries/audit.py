@@ -14,8 +14,8 @@ from sqlalchemy import Connection, RowMapping, bindparam, func, select, text
 from wakeboard.database.tables import audit_log
 from wakeboard.reporting.filters.audit import search
 from wakeboard.reporting.filters.search import Search, Start
-from wakeboard_dashboard.queries.filters import Filters, read_cursor
-from wakeboard_dashboard.queries.keyset import Rows, beyond, keyset_page
+from wakeboard_dashboard.queries.keyset import Rows, add_search_ends, keyset_page, read_start
+from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.runs import SECRET_SAID
 
 # The pill says "100+ new" past this.
@@ -77,14 +77,13 @@ def page(connection: Connection, filters: Filters, now: datetime, *, sees_secret
 
     Who does not see secrets (``sees_secrets``) finds no reason by its words that has one.
     """
-    cursor = read_cursor(filters.cursor_text, [int]) if filters.cursor_text else None
-    start = Start(cursor.keys[0], newer=cursor.direction == "newer") if cursor else None
+    start = read_start(filters)
     found = _search(filters, now, start, sees_secrets=sees_secrets)
     rows = keyset_page(connection, found.statement, [found.id], filters)
     if found.end is None:
         return rows, False
     last: int | None = connection.execute(found.end).scalar_one_or_none()
-    return beyond(last, rows, filters), last is not None and len(rows.items) < filters.limit
+    return add_search_ends(rows, last, start), last is not None and len(rows.items) < filters.limit
 
 
 def newcomers(

@@ -25,7 +25,7 @@ from wakeboard.reporting.activity_report.words import NightNumbers
 from wakeboard.reporting.filters.values import Moment
 from wakeboard_dashboard.queries import audit, errors, groups
 from wakeboard_dashboard.queries.errors import FailureGroups, FailureWindow, Group
-from wakeboard_dashboard.queries.filters import Filters
+from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.keyset import Rows
 
 NONE_FAILS = FailingRuns()

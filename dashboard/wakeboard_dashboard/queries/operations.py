@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import Connection, RowMapping, and_, exists, select
 
 from wakeboard.database.tables import job_runs, operation_runs, operations, workers
-from wakeboard_dashboard.queries.filters import Filters
+from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.queries.overview import ALIVE
 from wakeboard_dashboard.queries.statements import Statement

@@ -33,11 +33,11 @@ from sqlalchemy import (
 from wakeboard.core.text.redaction import SECRET_KEYS
 from wakeboard.database.tables import job_definitions, job_runs, job_types, saved_views
 from wakeboard.reporting.filters.conditions import HiddenText
-from wakeboard.reporting.filters.search import Search, Start
+from wakeboard.reporting.filters.search import Search
 from wakeboard.reporting.filters.search import search as filtered
 from wakeboard.reporting.filters.values import FilterError
-from wakeboard_dashboard.queries.filters import Filters, read_cursor
-from wakeboard_dashboard.queries.keyset import Rows, beyond, keyset_page
+from wakeboard_dashboard.queries.keyset import Rows, add_search_ends, keyset_page, read_start
+from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.leases import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
 from wakeboard_dashboard.queries.statements import Column, Statement
 
@@ -93,14 +93,12 @@ def search(
     """
     if not sees_payloads:
         refuse_hidden(filters)
-    cursor = read_cursor(filters.cursor_text, [int]) if filters.cursor_text else None
-    start = Start(cursor.keys[0], newer=cursor.direction == "newer") if cursor else None
     hidden = None if sees_payloads else HiddenText(SECRET_INSIDE, SECRET_SAID, _SECRET_FLAG)
 
     def ids_of(statement: Statement) -> Sequence[Any]:
         return connection.execute(statement).scalars().all()
 
-    return filtered(filters, now, ids_of, start=start, hidden=hidden, types=types)
+    return filtered(filters, now, ids_of, start=read_start(filters), hidden=hidden, types=types)
 
 
 def refuse_hidden(filters: Filters) -> None:
@@ -123,7 +121,8 @@ def page(
     """
     ids = keyset_page(connection, found.statement, [found.id], filters, first=found.before_id)
     if found.end is not None:
-        ids = beyond(connection.execute(found.end).scalar_one_or_none(), ids, filters)
+        last = connection.execute(found.end).scalar_one_or_none()
+        ids = add_search_ends(ids, last, read_start(filters))
     return replace(ids, items=shown(connection, [row["id"] for row in ids.items], payloads=payloads))
 
 

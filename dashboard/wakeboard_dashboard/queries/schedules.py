@@ -34,7 +34,7 @@ from wakeboard.queue.definitions import WAITING
 from wakeboard.reporting.activity_report.fires import LATE, LATE_BY
 from wakeboard.reporting.diagnosis.standstill import standstill
 from wakeboard.reporting.filters.named import removed_schedules_named
-from wakeboard_dashboard.queries.filters import Filters
+from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.queries.statements import Column, Statement
 from wakeboard_dashboard.text.oddities import LatestRun, shown_twice

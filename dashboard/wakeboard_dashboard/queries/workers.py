@@ -27,7 +27,7 @@ from wakeboard.core.states import FAILURES, Status, sql_list
 from wakeboard.database.tables import job_runs, loops, workers
 from wakeboard.reporting import worker_states
 from wakeboard.reporting.filters.search import IS_RUNNING
-from wakeboard_dashboard.queries.filters import Filters
+from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
 from wakeboard_dashboard.queries.overview import ALIVE
 from wakeboard_dashboard.queries.statements import Statement

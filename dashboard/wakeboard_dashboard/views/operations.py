@@ -11,7 +11,6 @@ from wakeboard.core.text.redaction import redact
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.charts.shares import WIDTH, shares
 from wakeboard_dashboard.pages.bulk_confirmation import filters_of
-from wakeboard_dashboard.pages.filtertext import write_line
 from wakeboard_dashboard.pages.live import Context, Json, add_page, rows_twin
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import operations, runs
@@ -107,7 +106,7 @@ def line_of(operation: RowMapping) -> str:
     if not operation["filter"].get("query"):
         return "chosen runs"
     query = query_of(operation)
-    return HIDDEN if query is None else str(redact(write_line(filters_of(query))))
+    return HIDDEN if query is None else str(redact(filters_of(query).line))
 
 
 def item(row: RowMapping) -> Json:

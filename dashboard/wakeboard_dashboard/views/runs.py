@@ -9,15 +9,16 @@ from pathlib import PurePosixPath
 
 from flask import Blueprint, Response, abort, g, redirect, request
 from sqlalchemy import RowMapping
+from werkzeug.datastructures import MultiDict
 
 from wakeboard.bulk import rules
 from wakeboard.core.states import CLAIMABLE, VERBS, Role, Status, Verb, allowed
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_runs
 from wakeboard.reporting.filters import search
+from wakeboard.reporting.filters.line import read_line
 from wakeboard.reporting.filters.runs import FAILED, FIELDS, states_of
 from wakeboard.reporting.filters.values import FilterError
-from wakeboard_dashboard.pages.filtertext import read_line, write_line
 from wakeboard_dashboard.pages.live import FRAGMENTS, Context, Json, add_page, rows_twin
 from wakeboard_dashboard.queries import runs
 from wakeboard_dashboard.queries.keyset import Rows
@@ -76,7 +77,7 @@ def find() -> Context:
         "key_verb": key_verb,
         "is_due": is_due,
         "address": _address(filters, rows),
-        "line": write_line(filters),
+        "line": filters.line,
         "count": _counted(found, rows, filters) if request.path == PATH else "",
         "goes_on": found.end is not None and rows.older is not None and len(rows.items) < filters.limit,
         "window": search.WINDOW,
@@ -216,7 +217,7 @@ def from_line() -> Response:
     line = request.args.get("text", "")[:2000]
     if number_typed := re.fullmatch(r"\s*#([0-9]{1,19})\s*", line):
         abort(redirect(f"{PATH}/{number_typed[1]}", 303))
-    pairs = read_line(line, FIELDS)
+    pairs: MultiDict[str, str] = MultiDict(read_line(line, FIELDS))
     for name in FIELDS:
         was = request.args.get(f"was.{name}", "")
         if name in CONTROLS and (said := request.args.get(name, was)) != was:
