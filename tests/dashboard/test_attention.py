@@ -15,7 +15,7 @@ from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_run, a_type, a_worker
 from tests.support.processes import wait_until
 from wakeboard_dashboard.queries import overview
-from wakeboard_dashboard.queries.attention import troubles
+from wakeboard_dashboard.queries.overview import troubles
 from wakeboard_dashboard.text.verdict import CAP
 from wakeboard_dashboard.web.connection import reading
 

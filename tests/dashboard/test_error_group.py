@@ -18,7 +18,7 @@ from tests.dashboard.conftest import assert_fragments_match, one_line
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_definition, a_group, a_run, a_worker, age, an_attempt, from_now, rows
 from wakeboard.core.errors.error_groups import group_of, written
-from wakeboard_dashboard.queries import groups
+from wakeboard_dashboard.queries import error_groups
 from wakeboard_dashboard.views import error_group
 from wakeboard_dashboard.views.error_group import starts
 
@@ -131,7 +131,7 @@ def test_a_group_is_new_back_ongoing_or_quiet(
     (item,) = listed(client)
     assert item["state"] == state
     assert [item["fingerprint"] for item in listed(client, f"state={state}")] == [written(number)]
-    others = ",".join(each for each in groups.STATES if each != state)
+    others = ",".join(each for each in error_groups.STATES if each != state)
     assert listed(client, f"state={others}") == []
     for path in ("/errors", f"/errors/{written(number)}"):
         assert f"</svg>{word}</span>" in html(client, path)
@@ -240,7 +240,7 @@ def test_by_worker_the_newest_failures_are_counted_and_the_page_says_so(
     path, says = f"/errors/{written(busy)}", "Of the newest 3 failures of the window."
     assert says not in html(client, path)
     assert not client.get(f"{path}.json").get_json()["workers_capped"]
-    monkeypatch.setattr(groups, "WORKERS_CAP", 3)
+    monkeypatch.setattr(error_groups, "WORKERS_CAP", 3)
     body = client.get(f"{path}.json").get_json()
     assert [(row["name"], row["failures"]) for row in body["workers"]] == [("shop-1", 2), (None, 1)]
     assert says in html(client, path)
@@ -250,8 +250,8 @@ def test_by_worker_the_newest_failures_are_counted_and_the_page_says_so(
 def test_where_more_workers_failed_than_are_shown_the_page_says_both(
     client: FlaskClient, busy: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(groups, "MOST_WORKERS", 1)
-    monkeypatch.setattr(groups, "WORKERS_CAP", 4)
+    monkeypatch.setattr(error_groups, "MOST_WORKERS", 1)
+    monkeypatch.setattr(error_groups, "WORKERS_CAP", 4)
     page = html(client, f"/errors/{written(busy)}")
     assert "Shown are 1 of 2 workers, those with the most." in page
     assert "Of the newest 4 failures of the window." in page
@@ -262,7 +262,7 @@ def test_a_group_with_as_many_runs_as_are_counted_says_so_in_json(
 ) -> None:
     address = f"/errors/{written(busy)}.json"
     assert not client.get(address).get_json()["runs_capped"]
-    monkeypatch.setattr(groups, "RUNS_CAP", 1)
+    monkeypatch.setattr(error_groups, "RUNS_CAP", 1)
     assert client.get(address).get_json()["runs_capped"]
 
 
@@ -321,7 +321,7 @@ def test_no_failure_is_lost_where_the_clocks_are_put_back_oddly(
     an_attempt(connection, 1, error_group=number, outcome="failed", error_code="x", finished_at=moment)
     begun = starts(since, until, step, ZoneInfo(zone))
     with app.extensions["wakeboard_database"].pages.connect() as looking:
-        found = groups.trend(looking, number, since, until, begun)
+        found = error_groups.trend(looking, number, since, until, begun)
     at = found.index(1)
     assert sum(found) == 1 and begun[at] <= moment < begun[at + 1]
 

@@ -13,7 +13,6 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import assert_fragments_match
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_run, a_worker, from_now, insert
-from wakeboard_dashboard.queries.attention import is_overlong, limit_seconds
 from wakeboard_dashboard.queries.types import TypePace
 
 NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
@@ -44,10 +43,9 @@ def test_five_times_what_is_usual_and_ten_minutes_are_far_longer_where_enough_is
     runs: int, p95: float | None, limit: float | None
 ) -> None:
     pace = TypePace(runs, p95, p95)
-    assert limit_seconds(pace) == limit
+    assert pace.overlong_seconds == limit
     for seconds, beyond in ((0, False), (limit or 10**6, False), ((limit or 0) + 1, limit is not None)):
-        assert is_overlong(NOW - timedelta(seconds=seconds), NOW, pace) == beyond
-    assert not is_overlong(NOW - timedelta(days=9), NOW, None)
+        assert pace.is_overlong(NOW - timedelta(seconds=seconds), NOW) == beyond
 
 
 def test_a_lease_says_how_long_runs_of_its_type_usually_take(

@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from wakeboard.alerts.finding import Finding
 from wakeboard.database.db import DatabaseError
 from wakeboard_dashboard.queries import alerts, overview
-from wakeboard_dashboard.queries.attention import OverlongRuns, Troubles, failures_rise, overlong, troubles
+from wakeboard_dashboard.queries.overview import OverlongRuns, Troubles, failures_rise, overlong, troubles
 from wakeboard_dashboard.text.verdict import Counts, untold
 from wakeboard_dashboard.web.connection import as_of, may_ask_in_passing, reading
 

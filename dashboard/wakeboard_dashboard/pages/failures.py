@@ -14,9 +14,9 @@ from sqlalchemy import RowMapping
 from wakeboard.core.errors.error_groups import TraceLine, lines_of, written
 from wakeboard.core.states import Status
 from wakeboard.core.text.redaction import redact
-from wakeboard_dashboard.queries import groups as kept_groups
+from wakeboard_dashboard.queries import error_groups
 from wakeboard_dashboard.queries.errors import Group
-from wakeboard_dashboard.queries.groups import ErrorGroupRow
+from wakeboard_dashboard.queries.error_groups import ErrorGroupRow
 from wakeboard_dashboard.text.formats import visible
 from wakeboard_dashboard.web.connection import as_of
 
@@ -36,10 +36,10 @@ MEANINGS = (
     ("new", "seen for the first time in the last 24 hours."),
     (
         "back again",
-        f"seen before, then not for {kept_groups.QUIET.days} days, then again in the last 24 hours.",
+        f"seen before, then not for {error_groups.QUIET.days} days, then again in the last 24 hours.",
     ),
-    ("ongoing", f"seen in the last {kept_groups.QUIET.days} days, and neither new nor back."),
-    ("quiet", f"not seen for {kept_groups.QUIET.days} days: its next failure brings it back."),
+    ("ongoing", f"seen in the last {error_groups.QUIET.days} days, and neither new nor back."),
+    ("quiet", f"not seen for {error_groups.QUIET.days} days: its next failure brings it back."),
     (
         "muted",
         "somebody has left it out of the alerts of failures and dead runs until a moment; shown apart.",

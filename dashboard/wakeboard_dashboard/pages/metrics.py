@@ -11,7 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from wakeboard.reporting import heartbeats
-from wakeboard_dashboard.queries import alerts, health, leases, overview, types
+from wakeboard_dashboard.queries import alerts, leases, metrics, overview, types
 from wakeboard_dashboard.text.verdict import CAP, Counts
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.request_metrics import request_metrics
@@ -53,12 +53,12 @@ class _Tables(Collector):
             (
                 "longest_running_seconds",
                 "How long the longest running run has run; 0 where none runs.",
-                health.longest_running_seconds(reading()),
+                metrics.longest_running_seconds(reading()),
             ),
         ):
             yield GaugeMetricFamily(f"wakeboard_{name}", says, value=value)
         yield from _attempts()
-        yield from _by_type(health.known_types(reading()))
+        yield from _by_type(metrics.known_types(reading()))
         yield _loops()
         yield _alerts()
 
@@ -92,7 +92,7 @@ def _attempts() -> Iterator[Metric]:
     labels = ["job_type", "outcome"]
     ended = GaugeMetricFamily("wakeboard_attempts_1h", "Attempts that ended in the last hour.", labels=labels)
     worked = GaugeMetricFamily("wakeboard_attempt_seconds_1h", "Their seconds of work.", labels=labels)
-    for job_type, outcome, count, seconds in health.attempts_last_hour(reading()):
+    for job_type, outcome, count, seconds in metrics.attempts_last_hour(reading()):
         ended.add_metric([job_type, outcome], count)
         worked.add_metric([job_type, outcome], seconds)
     yield from (ended, worked)
@@ -105,7 +105,7 @@ def _by_type(known: list[str]) -> Iterator[Metric]:
         "Attempts that succeeded, or failed (timed out, lost), since midnight UTC: there it begins anew.",
         labels=["job_type", "outcome"],
     )
-    for job_type, counts in (dict.fromkeys(known, (0, 0)) | health.attempts_today(reading())).items():
+    for job_type, counts in (dict.fromkeys(known, (0, 0)) | metrics.attempts_today(reading())).items():
         for outcome, count in zip(("succeeded", "failed"), counts, strict=True):
             ended.add_metric([job_type, outcome], count)
     waiting = GaugeMetricFamily(
@@ -113,7 +113,7 @@ def _by_type(known: list[str]) -> Iterator[Metric]:
         f"Queued runs by type; {types.CAP + 1} is where the count stops: so many or more.",
         labels=["job_type"],
     )
-    for job_type, count in health.queued(reading(), known).items():
+    for job_type, count in metrics.queued(reading(), known).items():
         waiting.add_metric([job_type], count)
     yield from (ended, waiting)
 

@@ -29,27 +29,23 @@ MOST_OF_ONE = 20
 columns = audit_log.c
 _NEWEST = select(func.coalesce(func.max(columns.id), 0))
 
-# A hop of an index for each value there is, however many rows have it.
-_ACTIONS = """
+
+def _distinct(column: str, most: int) -> str:
+    """Return the SQL of the first ``most`` values of ``column``: one hop in its index for each value."""
+    return f"""
 WITH RECURSIVE each (value, n) AS (
-    (SELECT action, 1 FROM wakeboard.audit_log ORDER BY action LIMIT 1)
+    (SELECT {column}, 1 FROM wakeboard.audit_log ORDER BY {column} LIMIT 1)
     UNION ALL
-    SELECT (SELECT a.action FROM wakeboard.audit_log AS a WHERE a.action > each.value
-        ORDER BY a.action LIMIT 1), n + 1
-    FROM each WHERE value IS NOT NULL AND n < 200
+    SELECT (SELECT a.{column} FROM wakeboard.audit_log AS a WHERE a.{column} > each.value
+        ORDER BY a.{column} LIMIT 1), n + 1
+    FROM each WHERE value IS NOT NULL AND n < {most}
 )
 SELECT value FROM each WHERE value IS NOT NULL ORDER BY value
 """
-_KINDS = """
-WITH RECURSIVE each (value, n) AS (
-    (SELECT target_type, 1 FROM wakeboard.audit_log ORDER BY target_type LIMIT 1)
-    UNION ALL
-    SELECT (SELECT a.target_type FROM wakeboard.audit_log AS a WHERE a.target_type > each.value
-        ORDER BY a.target_type LIMIT 1), n + 1
-    FROM each WHERE value IS NOT NULL AND n < 100
-)
-SELECT value FROM each WHERE value IS NOT NULL ORDER BY value
-"""
+
+
+_ACTIONS = _distinct("action", 200)
+_KINDS = _distinct("target_type", 100)
 # A name that somebody typed at the door and that no account has is no choice.
 _ACTORS = f"""
 SELECT name FROM (

@@ -41,9 +41,10 @@ from wakeboard.core.states import FAILING, FAILURES, Status, sql_list
 from wakeboard.database.tables import error_groups, job_attempts, job_runs, workers
 from wakeboard.reporting.activity_report import TimeWindow
 from wakeboard.reporting.activity_report.faults import UNKNOWN
-from wakeboard_dashboard.queries.groups import ErrorGroupRow, by_number
+from wakeboard_dashboard.queries.error_groups import ErrorGroupRow, by_number
 from wakeboard_dashboard.queries.statements import Column, Statement
 
+# How many attempts, and how many runs that fail now, are counted.
 CAP, RUNS_CAP = 20_000, 10_000
 BUCKETS = 24
 NO_STEPS = (0,) * BUCKETS

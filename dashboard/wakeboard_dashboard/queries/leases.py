@@ -162,7 +162,7 @@ def refused(connection: Connection) -> list[RowMapping]:
     return list(connection.execute(statement).mappings().all())
 
 
-def refused_count(connection: Connection) -> int:
-    """Return how many late answers were refused in 24 h, at most COUNTED_REFUSED + 1."""
-    capped = select(job_attempts.c.run_id).where(_lately).limit(COUNTED_REFUSED + 1).subquery()
+def refused_count(connection: Connection, most: int = COUNTED_REFUSED) -> int:
+    """Return how many late answers were refused in 24 h, at most ``most`` + 1."""
+    capped = select(job_attempts.c.run_id).where(_lately).limit(most + 1).subquery()
     return int(connection.execute(select(func.count()).select_from(capped)).scalar_one())

@@ -23,7 +23,7 @@ from wakeboard.reporting.activity_report.unmanned import UnmannedStretch, unmann
 from wakeboard.reporting.activity_report.usual import Baseline, medians
 from wakeboard.reporting.activity_report.words import NightNumbers
 from wakeboard.reporting.filters.values import Moment
-from wakeboard_dashboard.queries import audit, errors, groups
+from wakeboard_dashboard.queries import audit, errors, error_groups
 from wakeboard_dashboard.queries.errors import FailureGroups, FailureWindow, Group
 from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.keyset import Rows
@@ -68,7 +68,7 @@ def rank_failures(
 
     ranked = sorted(found.heard, key=rank)
     numbers = [group.number for group in ranked if group.number is not None]
-    kept = groups.unseen_before(connection, numbers, since, numbers[:MOST_SHOWN])
+    kept = error_groups.unseen_before(connection, numbers, since, numbers[:MOST_SHOWN])
 
     def is_new(group: Group) -> bool:
         if group.number is not None:

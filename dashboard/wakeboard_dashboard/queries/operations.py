@@ -7,8 +7,8 @@ from sqlalchemy import Connection, RowMapping, and_, exists, select
 from wakeboard.database.tables import job_runs, operation_runs, operations, workers
 from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
-from wakeboard_dashboard.queries.overview import ALIVE
 from wakeboard_dashboard.queries.statements import Statement
+from wakeboard_dashboard.queries.workers import IS_HEARD
 
 columns = operations.c
 moved = operation_runs.c
@@ -65,4 +65,4 @@ def runs_of(connection: Connection, operation_id: int, filters: Filters) -> Rows
 
 def is_somebody_alive(connection: Connection) -> bool:
     """Return whether any worker is alive to move runs."""
-    return bool(connection.execute(select(exists().select_from(workers).where(ALIVE))).scalar_one())
+    return bool(connection.execute(select(exists().select_from(workers).where(IS_HEARD))).scalar_one())

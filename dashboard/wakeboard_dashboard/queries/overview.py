@@ -1,15 +1,24 @@
-"""What the overview asks: how things are, what needs a person, what comes next.
+"""What the overview shows: numbers of the tiles, what needs a person, pauses and next fires.
 
-Nothing here counts a big table: counts stop at CAP. What ended is the business of ``queries.throughput``.
+Nothing here counts a big table: counts stop at CAP. What ended is in ``queries.throughput``.
+
+What needs a person is counted by type and state: runs that are stuck, dead, overlong, or that will be tried
+again. The numbers of these states are the sums of their types, so a page that shows both counts once. A stuck
+run does not count as an overlong one. Whether failures rise is the question of the alert rule of that name,
+with the rule's own numbers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
+import psycopg
 from sqlalchemy import (
     Boolean,
     Connection,
+    Integer,
     RowMapping,
     and_,
     func,
@@ -18,11 +27,17 @@ from sqlalchemy import (
     or_,
     select,
     text,
+    true,
+    union_all,
 )
 
+from wakeboard.alerts import checks
+from wakeboard.alerts.finding import Finding
 from wakeboard.core import leases
+from wakeboard.core.rule_types import KINDS
 from wakeboard.core.states import Status
 from wakeboard.database.tables import (
+    alert_rules,
     effects,
     job_definitions,
     job_runs,
@@ -30,27 +45,22 @@ from wakeboard.database.tables import (
     missed_fires,
     workers,
 )
-from wakeboard.reporting import worker_states
 from wakeboard.reporting.broken_schedules import IS_BROKEN
 from wakeboard_dashboard.queries.effects import IS_UNCONFIRMED
-from wakeboard_dashboard.queries.leases import select_lease_counts
+from wakeboard_dashboard.queries.leases import IS_STUCK, select_lease_counts
 from wakeboard_dashboard.queries.schedules import MISSED_LATELY
 from wakeboard_dashboard.queries.statements import Column, Statement, fixed
+from wakeboard_dashboard.queries.types import OVERLONG_LEAST_SECONDS, TypePace, usual_paces
+from wakeboard_dashboard.queries.workers import IS_CLAIMING, IS_DRAINING, IS_HEARD, IS_LEAVING
 from wakeboard_dashboard.text.verdict import CAP, Counts
 
 GROUPS = 20
 FIRES = 8
-# What ``queries.attention.troubles`` counts by type, the worst first; and what it counts in passing.
+# What ``troubles`` counts by type, the worst first; and what it counts in passing.
 BY_TYPE = ("stuck", "dead", "failed")
 IN_PASSING = ("running", "silent", "finishing", "long")
 
 runs = job_runs.c
-ALIVE, IS_CLAIMING, IS_LEAVING = (
-    literal_column(of(str(workers)), Boolean())
-    for of in (leases.is_heard, worker_states.is_claiming, worker_states.is_leaving)
-)
-# Not of one that stops as well.
-IS_DRAINING = literal_column(worker_states.is_draining(str(workers)), Boolean())
 
 # The first row of every type and priority that have any, found by jumping along job_runs_claimable from one
 # to the next: as many index probes as there are of these, however long the queue is.
@@ -81,7 +91,7 @@ def _capped(statement: Statement) -> Column:
 def counts(connection: Connection, known: Mapping[str, int] | None = None) -> Counts:
     """Return the numbers of the overview's tiles.
 
-    ``known``: what ``queries.attention.troubles`` has just counted, which need not be counted again.
+    ``known``: what ``troubles`` has just counted, which need not be counted again.
     """
     row = connection.exec_driver_sql(_COUNTS if known is None else _OTHERS).one()
     oldest = connection.exec_driver_sql(OLDEST_DUE).one_or_none()
@@ -138,10 +148,155 @@ def _here() -> Statement:
         func.count().filter(IS_LEAVING).label("leaving"),
         func.count().filter(IS_DRAINING).label("draining"),
         func.max(told_at).filter(IS_LEAVING).label("left_at"),
-    ).where(ALIVE)
+    ).where(IS_HEARD)
 
 
 _COUNTS, _OTHERS = fixed(_counts()), fixed(_counts(left_out=(*BY_TYPE, *IN_PASSING)))
+
+
+# The order of job_runs_leased, which has what runs and nothing else.
+LEASED = (runs.job_type, runs.locked_until)
+_seen_at = select(workers.c.seen_at).where(workers.c.id == runs.locked_by).correlate(job_runs)
+# Since when: its worker was heard last, or its lease ended.
+_STUCK_SINCE = func.least(runs.locked_until, _seen_at.scalar_subquery(), func.now())
+
+
+@dataclass(frozen=True, slots=True)
+class Trouble:
+    """One line of "needs attention": so many runs of one type in one state, since when."""
+
+    state: str
+    job_type: str
+    count: int
+    since_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class Troubles:
+    """The lines, worst first, at most GROUPS; and how many runs are BY_TYPE and IN_PASSING."""
+
+    lines: list[Trouble]
+    counted: Mapping[str, int]
+
+
+def troubles(connection: Connection) -> Troubles:
+    """Return what needs a person: stuck, dead, then failing runs; of each state the newest CAP + 1."""
+    rows = connection.exec_driver_sql(_TROUBLES).all()
+    lines = [
+        Trouble(row.state, row.job_type, row.runs, row.since_at) for row in rows if row.state is not None
+    ]
+    return Troubles(lines, {state: getattr(rows[0], f"all_{state}") for state in (*BY_TYPE, *IN_PASSING)})
+
+
+def _troubles() -> Statement:
+    held = select_lease_counts(CAP + 1).cte("standing")
+    # Where nothing is stuck, which is nearly always, what runs is not walked over once more.
+    is_any = select(held.c.stuck > 0).scalar_subquery()
+    stuck = select(runs.job_type, _STUCK_SINCE.label("moment")).where(is_any, IS_STUCK).order_by(*LEASED)
+    parts = {"stuck": stuck, "dead": _newest_failures(Status.DEAD), "failed": _newest_failures(Status.FAILED)}
+    every = union_all(*(_grouped(state, rank, parts[state]) for rank, state in enumerate(BY_TYPE))).cte(
+        "every"
+    )
+    sums = [
+        func.coalesce(func.sum(every.c.runs).filter(every.c.state == state), 0)
+        .cast(Integer)
+        .label(f"all_{state}")
+        for state in BY_TYPE
+    ]
+    passed = [select(held.c[name]).scalar_subquery().label(f"all_{name}") for name in IN_PASSING]
+    counted = select(*sums, *passed).subquery()
+    order = (every.c.rank, every.c.runs.desc(), every.c.job_type)
+    worst = select(every).order_by(*order).limit(GROUPS).subquery()
+    # One row where there is no line.
+    return (
+        select(counted, worst)
+        .select_from(counted.outerjoin(worst, true()))
+        .order_by(worst.c.rank, worst.c.runs.desc(), worst.c.job_type)
+    )
+
+
+def _newest_failures(status: Status) -> Statement:
+    """Select type and time of failure of the runs in ``status``, newest first, from job_runs_by_status alone.
+
+    With a plain equality the planner walks past millions of rows that do not fail; with a range it takes an
+    index that does not have the time, and reads each row.
+    """
+    within = literal_column(f"{job_runs}.status = ANY ('{{{status}}}')", Boolean())
+    moment = runs.failed_at.label("moment")
+    return select(runs.job_type, moment).where(within).order_by(runs.status.desc(), runs.id.desc())
+
+
+def _grouped(state: str, rank: int, matching: Statement) -> Statement:
+    """Return count and first ``moment`` by type of the first CAP + 1 rows of ``matching``."""
+    newest = matching.limit(CAP + 1).subquery()
+    return select(
+        literal(state).label("state"),
+        literal(rank, Integer).label("rank"),
+        newest.c.job_type,
+        func.count().label("runs"),
+        func.min(newest.c.moment).label("since_at"),
+    ).group_by(newest.c.job_type)
+
+
+_TROUBLES = fixed(_troubles())
+
+
+_LONG = f"""
+    SELECT r.job_type, r.started_at FROM wakeboard.job_runs AS r
+    WHERE r.status = '{Status.RUNNING.value}' AND r.started_at < now() - make_interval(secs => :least)
+        AND NOT {leases.is_stuck("r")}
+    LIMIT {CAP + 1}"""
+_TYPES = text(f"SELECT DISTINCT job_type FROM ({_LONG}) AS old")
+_BEYOND = text(f"""
+SELECT old.job_type, count(*) AS runs, min(old.started_at) AS since_at
+FROM ({_LONG}
+) AS old
+JOIN unnest(CAST(:names AS text[]), CAST(:seconds AS float8[])) AS usual (name, seconds)
+    ON usual.name = old.job_type
+WHERE old.started_at < now() - make_interval(secs => usual.seconds)
+GROUP BY old.job_type ORDER BY runs DESC, old.job_type LIMIT {GROUPS}
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class OverlongRuns:
+    """So many runs of one type have run far longer than usual, the first of them since when."""
+
+    job_type: str
+    count: int
+    since_at: datetime
+    pace: TypePace
+
+
+def overlong(connection: Connection, now: datetime) -> list[OverlongRuns]:
+    """Return the types of which runs have run far longer than usual, at most GROUPS, most runs first."""
+    names = connection.execute(_TYPES, {"least": OVERLONG_LEAST_SECONDS}).scalars().all()
+    usual = usual_paces(connection, now, names)
+    limits = {
+        name: limit for name, pace in usual.items() if (limit := pace.overlong_seconds) is not None
+    }
+    if not limits:
+        return []
+    values = {"least": OVERLONG_LEAST_SECONDS, "names": list(limits), "seconds": list(limits.values())}
+    return [
+        OverlongRuns(row.job_type, row.runs, row.since_at, usual[row.job_type])
+        for row in connection.execute(_BEYOND, values)
+    ]
+
+
+RISING = "failures_rise"
+
+
+def failures_rise(connection: Connection) -> Finding:
+    """Return what the alert rule of that name finds now, asked with the rule's own numbers."""
+    rules = alert_rules.c
+    given = connection.execute(
+        select(rules.settings).where(rules.kind == RISING).order_by(rules.enabled.desc(), rules.id).limit(1)
+    ).scalar_one_or_none()
+    # The same connection, so the same transaction: one moment for the whole page.
+    own = connection.connection.driver_connection
+    assert isinstance(own, psycopg.Connection)
+    return checks.ask(own, RISING, KINDS[RISING].values(given or {}))
 
 
 # What was paused in one go has one moment: many types then are one line, not a line each.

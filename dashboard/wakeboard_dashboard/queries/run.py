@@ -8,7 +8,6 @@ from typing import Any
 
 from sqlalchemy import (
     BindParameter,
-    Boolean,
     CompoundSelect,
     Connection,
     RowMapping,
@@ -17,7 +16,6 @@ from sqlalchemy import (
     case,
     func,
     literal,
-    literal_column,
     select,
     union_all,
 )
@@ -32,7 +30,7 @@ from wakeboard.database.tables import (
     run_output,
     workers,
 )
-from wakeboard.queue import effect_store
+from wakeboard_dashboard.queries.effects import IS_UNCONFIRMED
 from wakeboard_dashboard.queries.leases import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
 from wakeboard_dashboard.queries.runs import MOST_ATTEMPTS
 from wakeboard_dashboard.queries.statements import Column, Statement
@@ -187,11 +185,10 @@ def _neighbour(place: str) -> Statement:
     )  # fmt: skip
 
 
-_UNCONFIRMED = literal_column(effect_store.is_unconfirmed(str(effects)), Boolean())
 _EFFECTS = (
     select(
         effects,
-        case((effects.c.status == "done", "done"), (_UNCONFIRMED, "unconfirmed"), else_="running").label(
+        case((effects.c.status == "done", "done"), (IS_UNCONFIRMED, "unconfirmed"), else_="running").label(
             "state"
         ),
     )

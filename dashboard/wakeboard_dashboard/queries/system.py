@@ -11,8 +11,6 @@ from sqlalchemy import Connection, RowMapping
 
 from wakeboard.maintenance.indexes import state
 
-MOST_REFUSED = 10_000
-
 SERVER = f"""
 SELECT current_setting('server_version') AS version, pg_postmaster_start_time() AS started_at,
     current_database() AS database, pg_database_size(current_database()) AS bytes,
@@ -76,11 +74,6 @@ WHERE n.nspname = 'wakeboard'
 ORDER BY 3 DESC, 1
 """
 INSTALLATION = "SELECT created_at, backed_up_at, pinged_at, ping_error FROM wakeboard.installation LIMIT 1"
-REFUSED = f"""
-SELECT count(*) FROM (
-    SELECT FROM wakeboard.job_attempts WHERE refused_at > now() - interval '24 hours' LIMIT {MOST_REFUSED + 1}
-) AS refused
-"""
 
 
 def _one(connection: Connection, statement: str) -> RowMapping | None:
@@ -122,8 +115,3 @@ def indexes(connection: Connection) -> Sequence[RowMapping]:
 def installation(connection: Connection) -> RowMapping | None:
     """Return when this installation was made, last backed up and last called its dead man's switch."""
     return _one(connection, INSTALLATION)
-
-
-def refused_answers(connection: Connection) -> int:
-    """Return how many answers of stale workers were refused in 24 h, at most MOST_REFUSED + 1."""
-    return int(connection.exec_driver_sql(REFUSED).scalar_one())

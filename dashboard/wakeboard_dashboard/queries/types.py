@@ -33,11 +33,11 @@ from wakeboard.queue.pause_all import TOGETHER
 from wakeboard.reporting import worker_states
 from wakeboard.reporting.filters.search import IS_RUNNING, running
 from wakeboard.reporting.statistics import merged_histogram
-from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
-from wakeboard_dashboard.queries.overview import ALIVE, IS_CLAIMING
+from wakeboard_dashboard.queries.leases import LONG_MINUTES
 from wakeboard_dashboard.queries.statements import Statement
 from wakeboard_dashboard.queries.throughput import Day, Hour, WindowBar, days
+from wakeboard_dashboard.queries.workers import IS_CLAIMING, IS_HEARD
 
 CAP = 1000
 # Dead runs and failed attempts are looked for among this many of the newest, whatever their types.
@@ -45,13 +45,18 @@ NEWEST = 5000
 MOST_UNKNOWN = 50
 
 STATES = ("active", "paused", "limited")
+# A run is overlong after OVERLONG_TIMES what 95 % of those that succeeded took, and OVERLONG_LEAST_SECONDS;
+# at least OVERLONG_FEWEST must have succeeded.
+OVERLONG_TIMES = 5
+OVERLONG_LEAST_SECONDS = 60.0 * LONG_MINUTES
+OVERLONG_FEWEST = 20
 
 types = job_types.c
 _most_running = func.coalesce(types.max_running_operator, types.max_running)
 # Of the live workers that can run it; where a type's own lease is shorter, theirs counts.
 _workers_lease = (
     select(func.max(workers.c.lease_seconds))
-    .where(ALIVE, types.name == any_(workers.c.job_types))
+    .where(IS_HEARD, types.name == any_(workers.c.job_types))
     .scalar_subquery()
 )
 
@@ -185,9 +190,9 @@ class TypeLoad:
 
 @dataclass(frozen=True, slots=True)
 class TypePace:
-    """How the attempts of one type went in the last day: seconds at most of those that succeeded, by hour.
+    """How the attempts of one type went in the last day: ``runs`` succeeded, ``hours`` are all by the hour.
 
-    Percentiles are right to within 10 %.
+    ``median`` and ``p95`` are seconds of those that succeeded, right to within 10 %.
     """
 
     runs: int = 0
@@ -204,6 +209,18 @@ class TypePace:
     def failed(self) -> int:
         """How many of them failed."""
         return sum([hour.bad for hour in self.hours])
+
+    @property
+    def overlong_seconds(self) -> float | None:
+        """After how many seconds a run has run far longer than usual; None where too few have succeeded."""
+        if self.runs < OVERLONG_FEWEST or self.p95 is None:
+            return None
+        return max(OVERLONG_LEAST_SECONDS, OVERLONG_TIMES * self.p95)
+
+    def is_overlong(self, started_at: datetime, now: datetime) -> bool:
+        """Return whether a run that runs since ``started_at`` has run far longer than usual at ``now``."""
+        limit = self.overlong_seconds
+        return limit is not None and (now - started_at).total_seconds() > limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,6 +337,11 @@ def paces(connection: Connection, now: datetime, names: Collection[str]) -> dict
     return {name: _pace(day) for name, day in days(connection, now, names).items()}
 
 
+def usual_paces(connection: Connection, now: datetime, names: Collection[str]) -> dict[str, TypePace]:
+    """Return how long runs of ``names`` took in the last day; types of which none succeeded are left out."""
+    return {name: pace for name, pace in paces(connection, now, names).items() if pace.runs} if names else {}
+
+
 def pace_of(bars: Sequence[WindowBar]) -> TypePace:
     """Return how the attempts of one type went in the last day, of which ``bars`` tell by the hour."""
     times = merged_histogram([bar.run_times for bar in bars if bar.good])
@@ -379,7 +401,7 @@ def workers_of(connection: Connection, name: str) -> list[RowMapping]:
         select(here.id, here.name, here.hostname, here.pid, here.concurrency, here.running, here.seen_at,
                here.drain_requested_at, here.stop_requested_at, here.stopping_at,
                IS_CLAIMING.label("is_claiming"))
-        .where(ALIVE, literal(name) == any_(here.job_types))
+        .where(IS_HEARD, literal(name) == any_(here.job_types))
         .order_by(here.running.desc(), here.id)
         .limit(MOST_SHOWN)
     )  # fmt: skip

@@ -23,13 +23,13 @@ from sqlalchemy import (
     text,
 )
 
+from wakeboard.core import leases
 from wakeboard.core.states import FAILURES, Status, sql_list
 from wakeboard.database.tables import job_runs, loops, workers
 from wakeboard.reporting import worker_states
 from wakeboard.reporting.filters.search import IS_RUNNING
 from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.keyset import Rows, keyset_page
-from wakeboard_dashboard.queries.overview import ALIVE
 from wakeboard_dashboard.queries.statements import Statement
 
 STATES = worker_states.NAMES
@@ -39,7 +39,17 @@ MOST_NAMED = 3
 
 columns = workers.c
 rank = literal_column(worker_states.rank(str(workers)), Integer()).label("rank")
-_IS_RECENT = literal_column(worker_states.is_recent(str(workers)), Boolean())
+# IS_DRAINING: it drains and does not stop as well.
+IS_HEARD, IS_CLAIMING, IS_LEAVING, IS_DRAINING, _IS_RECENT = (
+    literal_column(condition(str(workers)), Boolean())
+    for condition in (
+        leases.is_heard,
+        worker_states.is_claiming,
+        worker_states.is_leaving,
+        worker_states.is_draining,
+        worker_states.is_recent,
+    )
+)
 
 
 def page(connection: Connection, filters: Filters) -> Rows:
@@ -99,7 +109,7 @@ def running(connection: Connection, ids: Sequence[str]) -> Mapping[str, WorkerRu
     return {each: found.get(each) or WorkerRuns(is_cut=is_cut) for each in ids}
 
 
-_VERSIONS = select(columns.version).distinct().where(ALIVE, columns.version.is_not(None))
+_VERSIONS = select(columns.version).distinct().where(IS_HEARD, columns.version.is_not(None))
 
 
 def versions(connection: Connection) -> list[str]:

@@ -16,10 +16,9 @@ from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.charts.sparks import trend
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.live import Context, Json, add_page
-from wakeboard_dashboard.queries import errors, runs
-from wakeboard_dashboard.queries import groups as kept_groups
+from wakeboard_dashboard.queries import error_groups, errors, runs
 from wakeboard_dashboard.queries.errors import FailureGroups, FailureWindow, Group
-from wakeboard_dashboard.queries.groups import ErrorGroupRow
+from wakeboard_dashboard.queries.error_groups import ErrorGroupRow
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 
@@ -35,7 +34,7 @@ COLUMNS = [
 ]  # fmt: skip
 SPAN = ("since", "until")
 WINDOW_FIELDS = {"type": params.TEXT, "since": params.MOMENT, "until": params.MOMENT}
-FIELDS = {"error": params.TEXT, "state": params.one_of(kept_groups.STATES, many=True), **WINDOW_FIELDS}
+FIELDS = {"error": params.TEXT, "state": params.one_of(error_groups.STATES, many=True), **WINDOW_FIELDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +150,7 @@ def _muted(asked: FailureWindow) -> list[ErrorGroupRow]:
     """Return the muted groups that the page is about, whether or not they failed in the window."""
     return [
         kept
-        for kept in kept_groups.muted(reading())
+        for kept in error_groups.muted(reading())
         if asked.code in (None, kept.error_code) and asked.job_type in (None, kept.job_type)
     ]
 
@@ -166,7 +165,7 @@ def _silent(met: Iterable[Group], asked: FailureWindow) -> list[Group]:
 
 def _also_in(found: FailureGroups, shown: Iterable[Group]) -> dict[int, tuple[str, ...]]:
     """Return the other types in which the same failure was met in the window, by the shown group's number."""
-    types = kept_groups.types_of_the_same(reading(), found.numbers)
+    types = error_groups.types_of_the_same(reading(), found.numbers)
     return {
         group.kept.id: _without(types.get(group.kept.same, ()), group.kept.job_type)
         for group in shown

@@ -10,9 +10,9 @@ from wakeboard.core.leases import NAMES, STATES, takeover
 from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import leases
-from wakeboard_dashboard.queries.attention import is_overlong, usual_paces
 from wakeboard_dashboard.queries.keyset import Rows
 from wakeboard_dashboard.queries.runs import type_names
+from wakeboard_dashboard.queries.types import usual_paces
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.scopes import Scope
@@ -45,7 +45,8 @@ def find() -> Context:
             row["id"]
             for row in rows.items
             if not STATES[row["rank"]].in_danger
-            and is_overlong(row["started_at"], as_of(), paces.get(row["job_type"]))
+            and (pace := paces.get(row["job_type"]))
+            and pace.is_overlong(row["started_at"], as_of())
         },
         "states": STATES,
         "offered": [(state.name, state.title) for state in STATES],

@@ -21,7 +21,7 @@ from wakeboard_dashboard.charts.tree import tree
 from wakeboard_dashboard.pages.live import FRAGMENTS, Context, Json, add_page
 from wakeboard_dashboard.queries import audit, leases
 from wakeboard_dashboard.queries import run as query
-from wakeboard_dashboard.queries.attention import is_overlong, usual_paces
+from wakeboard_dashboard.queries.types import usual_paces
 from wakeboard_dashboard.text.attempt import after
 from wakeboard_dashboard.text.changes import hidden
 from wakeboard_dashboard.text.formats import pretty, visible
@@ -81,7 +81,7 @@ def find(run_id: int) -> Context:
     return {
         "run": run,
         "usual": pace,
-        "is_overlong": is_running and not is_stuck and is_overlong(run["started_at"], as_of(), pace),
+        "is_overlong": bool(pace and not is_stuck and pace.is_overlong(run["started_at"], as_of())),
         "is_stuck": is_stuck,
         "lease": lease,
         "lease_state": None if lease is None else STATES[lease["rank"]],

@@ -21,7 +21,7 @@ from wakeboard.database.db import DatabaseError
 from wakeboard.database.vacuum_blockers import VacuumBlocker
 from wakeboard.reporting import heartbeats
 from wakeboard_dashboard.pages.live import Context, Json, add_page
-from wakeboard_dashboard.queries import system, workers
+from wakeboard_dashboard.queries import leases, system, workers
 from wakeboard_dashboard.text import formats
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, database, looking, reading
@@ -30,6 +30,8 @@ from wakeboard_dashboard.web.request_metrics import PageMetrics, request_metrics
 
 blueprint = Blueprint("system", __name__)
 
+# Counting late answers stops there.
+MOST_REFUSED = 10_000
 LONG_LAG_SECONDS = 60
 FEW_CONNECTIONS_LEFT = 0.8
 MANY_DEAD_ROWS = 100_000
@@ -106,7 +108,7 @@ def find_server() -> Context:
         "replicas": system.replicas(reading()),
         "pages_replica": pages_replica() if database().pages is not database().primary else None,
         "installation": system.installation(reading()),
-        "refused_answers_24h": system.refused_answers(reading()),
+        "refused_answers_24h": leases.refused_count(reading(), MOST_REFUSED),
         "unrebuilt": unrebuilt,
     }
     return found | {"warnings": list(warnings(found))}

@@ -1,4 +1,5 @@
-"""What the probes ask: how much was done. Who is late or missing is ``wakeboard.reporting.heartbeats``."""
+"""Numbers of /metrics: attempts, queued runs, the longest running run. Late processes are in
+``wakeboard.reporting.heartbeats``."""
 
 from __future__ import annotations
 
