@@ -321,7 +321,7 @@ def test_no_failure_is_lost_where_the_clocks_are_put_back_oddly(
     an_attempt(connection, 1, error_group=number, outcome="failed", error_code="x", finished_at=moment)
     begun = starts(since, until, step, ZoneInfo(zone))
     with app.extensions["wakeboard_database"].pages.connect() as looking:
-        found = error_groups.trend(looking, number, since, until, begun)
+        found = error_groups.count_steps(looking, number, since, until, begun)
     at = found.index(1)
     assert sum(found) == 1 and begun[at] <= moment < begun[at + 1]
 

@@ -12,7 +12,7 @@ from tests.conftest import Connection
 from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_run, a_worker, an_attempt, from_now, insert
-from wakeboard_dashboard.queries.workers import ENDS
+from wakeboard_dashboard.queries.workers import MOST_ATTEMPTS
 
 JSON = {"Accept": "application/json"}
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/"
@@ -59,7 +59,7 @@ def test_its_last_ends_come_in_one_order_however_they_ended(
 ) -> None:
     a_worker(connection, "w-7")
     # A few that succeeded, and more failures of one moment than the page shows.
-    for number in range(2 * ENDS):
+    for number in range(2 * MOST_ATTEMPTS):
         run = a_run(connection)
         how = {"outcome": "succeeded"} if number % 8 == 0 else {"outcome": "failed", "error_code": "http_503"}
         an_attempt(connection, run, worker_id="w-7", **how)
@@ -71,7 +71,7 @@ def test_its_last_ends_come_in_one_order_however_they_ended(
     newest = connection.execute(
         """SELECT run_id FROM wakeboard.job_attempts WHERE worker_id = 'w-7'
         ORDER BY finished_at DESC, run_id DESC LIMIT %s""",
-        (ENDS,),
+        (MOST_ATTEMPTS,),
     ).fetchall()
     assert [end["run_id"] for end in twin(client)["ends"]] == [row[0] for row in newest]
 
@@ -89,11 +89,11 @@ def test_no_failure_is_read_behind_the_last_ones_that_its_page_shows(
     connection.execute("ANALYZE wakeboard.job_attempts")
     asked: list[tuple[str, Any]] = []
     overhear(app, lambda sql, values: asked.append((sql, values)))
-    assert len(twin(client)["ends"]) == ENDS
+    assert len(twin(client)["ends"]) == MOST_ATTEMPTS
     ((sql, values),) = ((sql, values) for sql, values in asked if "WITH TIES" in sql)
     plan = connection.execute(f"EXPLAIN (ANALYZE, TIMING OFF) {sql}".encode(), values).fetchall()
     (read,) = (line[0] for line in plan if "job_attempts_failed_runs" in line[0])
-    assert float(re.findall(r"actual rows=([0-9.]+)", read)[0]) <= ENDS + 1, plan
+    assert float(re.findall(r"actual rows=([0-9.]+)", read)[0]) <= MOST_ATTEMPTS + 1, plan
 
 
 def test_who_asked_for_a_drain_is_told_with_when_and_why(client: FlaskClient, connection: Connection) -> None:

@@ -17,7 +17,7 @@ from wakeboard.alerts import checks
 from wakeboard.core.rule_types import KINDS
 from wakeboard.reporting.statistics import DurationHistogram
 from wakeboard_dashboard.charts.spreads import spread
-from wakeboard_dashboard.queries.throughput import WindowBar, Work, busiest_and_slowest
+from wakeboard_dashboard.queries.throughput import WindowBar, Work, rank_types
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 TABLES = ("statistics_deltas", "statistics_rollups")
@@ -178,7 +178,7 @@ def test_the_axis_of_times_encloses_all_percentiles(connection: Connection) -> N
 
 def test_busy_is_not_slow() -> None:
     types = {"often": Work(200, 3, 1000, 9), "slow": Work(1, 0, 60, 60)}
-    busiest, slowest = busiest_and_slowest(types)
+    busiest, slowest = rank_types(types)
     assert [name for name, _ in busiest] == ["often", "slow"]
     assert [name for name, _ in slowest] == ["slow", "often"]
     assert busiest[0][1] == Work(200, 3, 1000, 9)

@@ -23,7 +23,7 @@ from wakeboard.database.tables import job_runs
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard import create_app, ui_root
 from wakeboard_dashboard.pages.live import fragment_tag
-from wakeboard_dashboard.queries.keyset import Cursor, keyset_page, read_cursor
+from wakeboard_dashboard.queries.keyset import Cursor, read_page, read_cursor
 from wakeboard_dashboard.text import formats
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.params import read_filters
@@ -194,7 +194,7 @@ def test_pages_walk_to_the_end_and_back_without_losing_or_repeating_a_row(
     def page(cursor: str | None) -> tuple[list[int], str | None, str | None]:
         asked = params.Filters(cursor_text=cursor, limit=5)
         with engine.connect() as reading:
-            rows = keyset_page(reading, statement, [job_runs.c.id], asked)
+            rows = read_page(reading, statement, [job_runs.c.id], asked)
         return [row["id"] for row in rows.items], rows.older, rows.newer
 
     forth = [page(None)]

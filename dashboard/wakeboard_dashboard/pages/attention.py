@@ -19,7 +19,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from wakeboard.alerts.finding import Finding
 from wakeboard.database.db import DatabaseError
 from wakeboard_dashboard.queries import alerts, overview
-from wakeboard_dashboard.queries.overview import OverlongRuns, Troubles, failures_rise, overlong, troubles
+from wakeboard_dashboard.queries.overview import OverlongRuns, AttentionLines, check_rising_failures, list_overlong, read_attention_lines
 from wakeboard_dashboard.text.verdict import Counts, untold
 from wakeboard_dashboard.web.connection import as_of, may_ask_in_passing, reading
 
@@ -58,15 +58,15 @@ class AttentionState:
         return self.counts.attention + self.rising.firing + len(told_of)
 
 
-def by_type() -> Troubles:
+def by_type() -> AttentionLines:
     """Return what needs a person by type, asked once in a request.
 
     Asked before ``standing``, it spares counting the same runs there.
     """
     if "troubles" not in g:
-        g.troubles = troubles(reading())
+        g.troubles = read_attention_lines(reading())
     found = g.troubles
-    assert isinstance(found, Troubles)
+    assert isinstance(found, AttentionLines)
     return found
 
 
@@ -74,13 +74,13 @@ def standing() -> AttentionState:
     """Return how things are at this request's moment; what says so in several places asks once."""
     if "standing" not in g:
         known = g.troubles.counted if "troubles" in g else None
-        counts = overview.counts(reading(), known)
+        counts = overview.read_counts(reading(), known)
         # Where nothing runs for long, which is nearly always, nobody asks how long is usual.
-        longer = overlong(reading(), as_of()) if counts.long else []
+        longer = list_overlong(reading(), as_of()) if counts.long else []
         g.standing = AttentionState(
             replace(counts, overlong=sum(each.count for each in longer)),
-            failures_rise(reading()),
-            alerts.firing(reading()),
+            check_rising_failures(reading()),
+            alerts.list_firing_rules(reading()),
             longer,
         )
     found = g.standing

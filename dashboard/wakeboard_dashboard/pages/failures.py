@@ -15,7 +15,7 @@ from wakeboard.core.errors.error_groups import TraceLine, lines_of, written
 from wakeboard.core.states import Status
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.queries import error_groups
-from wakeboard_dashboard.queries.errors import Group
+from wakeboard_dashboard.queries.errors import FailureGroup
 from wakeboard_dashboard.queries.error_groups import ErrorGroupRow
 from wakeboard_dashboard.text.formats import visible
 from wakeboard_dashboard.web.connection import as_of
@@ -53,23 +53,23 @@ def trace(sample: RowMapping | None) -> list[TraceLine]:
     return list(lines_of(text)) if text else []
 
 
-def state(group: Group, now: datetime) -> str | None:
+def state(group: FailureGroup, now: datetime) -> str | None:
     """Return how the group stands (see MEANINGS) ``now``, None for failures without one."""
-    return None if group.kept is None else group.kept.state(now)
+    return None if group.row is None else group.row.state(now)
 
 
-def key(group: Group) -> str:
+def key(group: FailureGroup) -> str:
     """Return what names the group's row in the page, whatever characters code and type have."""
     return blake2s(f"{group.code}\n{group.job_type}\n{group.number}".encode(), digest_size=6).hexdigest()
 
 
-def link(group: Group, query: str = "") -> str:
+def link(group: FailureGroup, query: str = "") -> str:
     """Return the address of the group's page, of its code's page where no group is kept."""
-    path = f"/errors/{written(group.number) if group.number and group.kept else quote(group.code)}"
+    path = f"/errors/{written(group.number) if group.number and group.row else quote(group.code)}"
     return f"{path}?{query}" if query else path
 
 
-def runs_link(group: Group, status: str = "failed,dead") -> str:
+def runs_link(group: FailureGroup, status: str = "failed,dead") -> str:
     """Return the list of the runs of ``group`` that are in ``status`` now."""
     if group.number:
         return f"/runs?status={status}&group={written(group.number)}"
@@ -116,14 +116,14 @@ def kept_item(kept: ErrorGroupRow | None) -> dict[str, Any]:
     }
 
 
-def item(group: Group) -> dict[str, Any]:
+def item(group: FailureGroup) -> dict[str, Any]:
     """Return a group as the twin gives it; ``first_seen_at`` is of the window where no group is kept."""
-    of_window = {"first_seen_at": group.first_at, "last_seen_at": group.last_at} if not group.kept else {}
+    of_window = {"first_seen_at": group.first_at, "last_seen_at": group.last_at} if not group.row else {}
     return {
         "error_code": group.code,
         "job_type": group.job_type,
         "error_group": group.number,
-        **kept_item(group.kept),
+        **kept_item(group.row),
         **of_window,
         "count": group.count,
         "failed": group.failed,

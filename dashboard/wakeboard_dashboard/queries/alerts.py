@@ -11,40 +11,40 @@ MESSAGES = 50
 
 rules = alert_rules.c
 messages = alert_messages.c
-FIRES = rules.enabled & (rules.state == "firing")
+IS_FIRING = rules.enabled & (rules.state == "firing")
 IS_SILENCED = func.coalesce(rules.silenced_until > func.now(), False)
 _FIRING = fixed(
     select(rules.name, rules.kind, rules.fired_at, IS_SILENCED.label("is_silenced"))
-    .where(FIRES)
+    .where(IS_FIRING)
     .order_by(rules.fired_at)
 )
 
 
-def every_rule(connection: Connection) -> list[RowMapping]:
+def list_rules(connection: Connection) -> list[RowMapping]:
     """Return all rules, those that fire first: the columns of alert_rules, and ``is_silenced``."""
-    rank = case((FIRES, 0), (rules.enabled, 1), else_=2)
+    rank = case((IS_FIRING, 0), (rules.enabled, 1), else_=2)
     found = select(alert_rules, IS_SILENCED.label("is_silenced")).order_by(rank, rules.id)
     return list(connection.execute(found).mappings().all())
 
 
-def one(connection: Connection, rule_id: int) -> RowMapping | None:
+def find_rule(connection: Connection, rule_id: int) -> RowMapping | None:
     """Return one rule as ``every_rule`` does, None when there is none."""
     found = select(alert_rules, IS_SILENCED.label("is_silenced")).where(rules.id == rule_id)
     return connection.execute(found).mappings().one_or_none()
 
 
-def firing(connection: Connection) -> list[RowMapping]:
+def list_firing_rules(connection: Connection) -> list[RowMapping]:
     """Return name, kind, fired_at and is_silenced of the rules that fire, the longest first."""
     return list(connection.exec_driver_sql(_FIRING).mappings())
 
 
-def states(connection: Connection) -> list[tuple[str, bool]]:
+def list_rule_states(connection: Connection) -> list[tuple[str, bool]]:
     """Return (name, whether it fires) of every rule that is on."""
-    found = connection.execute(select(rules.name, FIRES).where(rules.enabled).order_by(rules.name))
+    found = connection.execute(select(rules.name, IS_FIRING).where(rules.enabled).order_by(rules.name))
     return [(row[0], bool(row[1])) for row in found]
 
 
-def latest_messages(connection: Connection) -> list[RowMapping]:
+def list_latest_messages(connection: Connection) -> list[RowMapping]:
     """Return the last 50 messages, newest first, with the name of their rule (None: the database's own)."""
     body = messages.body["sentence"].astext.label("sentence")
     found = (
@@ -72,7 +72,7 @@ def latest_messages(connection: Connection) -> list[RowMapping]:
     return list(connection.execute(found).mappings().all())
 
 
-def switch(connection: Connection) -> dict[str, object]:
+def read_ping(connection: Connection) -> dict[str, object]:
     """Return pinged_at and ping_error of the installation."""
     row = connection.execute(
         select(installation.c.pinged_at, installation.c.ping_error)

@@ -14,9 +14,9 @@ from sqlalchemy import Connection, RowMapping, bindparam, func, select, text
 from wakeboard.database.tables import audit_log
 from wakeboard.reporting.filters.audit import search
 from wakeboard.reporting.filters.search import Search, Start
-from wakeboard_dashboard.queries.keyset import Rows, add_search_ends, keyset_page, read_start
+from wakeboard_dashboard.queries.keyset import Rows, add_search_ends, read_page, read_start
 from wakeboard_dashboard.queries.query_string import Filters
-from wakeboard_dashboard.queries.runs import SECRET_SAID
+from wakeboard_dashboard.queries.runs import SECRET_IN_TEXT
 
 # The pill says "100+ new" past this.
 MOST_NEW = 100
@@ -68,21 +68,21 @@ ORDER BY id DESC LIMIT {MOST_TARGETS}
 """
 
 
-def page(connection: Connection, filters: Filters, now: datetime, *, sees_secrets: bool) -> tuple[Rows, bool]:
+def list_entries(connection: Connection, filters: Filters, now: datetime, *, sees_secrets: bool) -> tuple[Rows, bool]:
     """Return rows of audit_log, newest first, and whether only some were searched. Raises FilterError.
 
     Who does not see secrets (``sees_secrets``) finds no reason by its words that has one.
     """
     start = read_start(filters)
     found = _search(filters, now, start, sees_secrets=sees_secrets)
-    rows = keyset_page(connection, found.statement, [found.id], filters)
+    rows = read_page(connection, found.statement, [found.id], filters)
     if found.end is None:
         return rows, False
     last: int | None = connection.execute(found.end).scalar_one_or_none()
     return add_search_ends(rows, last, start), last is not None and len(rows.items) < filters.limit
 
 
-def newcomers(
+def count_newer(
     connection: Connection, filters: Filters, now: datetime, after: int, *, sees_secrets: bool
 ) -> int:
     """Return how many matching rows came after the row ``after``, at most MOST_NEW + 1."""
@@ -99,39 +99,39 @@ _OF_ONE = (
 )
 
 
-def of_one(connection: Connection, kind: str, name: str, *, most: int = MOST_OF_ONE) -> list[RowMapping]:
+def list_entries_of(connection: Connection, kind: str, name: str, *, most: int = MOST_OF_ONE) -> list[RowMapping]:
     """Return what was done to the thing ``name`` of a kind ('type', 'worker'), newest first."""
     values = {"kind": kind, "name": name, "most": most}
     return list(connection.execute(_OF_ONE, values).mappings().all())
 
 
-def newest(connection: Connection) -> int:
+def find_newest_id(connection: Connection) -> int:
     """Return the id of the newest row, 0 when there is none."""
     return int(connection.execute(_NEWEST).scalar_one())
 
 
-def actions(connection: Connection) -> list[str]:
+def list_actions(connection: Connection) -> list[str]:
     """Return every action there is, by name."""
     return list(connection.exec_driver_sql(_ACTIONS).scalars().all())
 
 
-def kinds(connection: Connection) -> list[str]:
+def list_target_types(connection: Connection) -> list[str]:
     """Return every kind of thing that something was done to, by name."""
     return list(connection.exec_driver_sql(_KINDS).scalars().all())
 
 
-def actors(connection: Connection) -> list[str]:
+def list_actors(connection: Connection) -> list[str]:
     """Return who has an account or did something lately, by name; at most MOST_ACTORS."""
     return list(connection.exec_driver_sql(_ACTORS).scalars().all())
 
 
-def targets(connection: Connection) -> list[str]:
+def list_targets(connection: Connection) -> list[str]:
     """Return what something was done to lately, as ``run:48210``, the newest first."""
     return list(connection.exec_driver_sql(_TARGETS).scalars().all())
 
 
 def _search(filters: Filters, now: datetime, start: Start | None, *, sees_secrets: bool) -> Search:
-    return search(filters, now, start=start, hidden=None if sees_secrets else SECRET_SAID)
+    return search(filters, now, start=start, hidden=None if sees_secrets else SECRET_IN_TEXT)
 
 
 # Of one thing, the newest rows are looked at.
@@ -165,7 +165,7 @@ CROSS JOIN LATERAL (
 """)
 
 
-def last_actions(
+def find_last_actions(
     connection: Connection, kind: str, names: Sequence[str], actions: Sequence[str]
 ) -> Mapping[tuple[str, str], RowMapping]:
     """Return by (name, action) who did ``actions`` last to the things ``names`` of a kind: actor, at, reason.

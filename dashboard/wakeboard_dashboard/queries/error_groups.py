@@ -26,9 +26,9 @@ MOST_WORKERS = 20
 # Counting by schedule reads a run of each failure as well.
 SCHEDULES_CAP = 200
 MOST_SCHEDULES = 5
-MOST_KIN = 20
+MOST_SAME = 20
 MOST_MUTED = 100
-MOST_ACTS = 10
+MOST_MUTES = 10
 
 groups = error_groups.c
 attempts = job_attempts.c
@@ -56,7 +56,7 @@ class ErrorGroupRow:
     muted_reason: str | None
 
     @property
-    def same(self) -> Sameness:
+    def failure_key(self) -> FailureKey:
         """What it has in common with the same failure of other types."""
         return self.error_code, self.template, self.frame
 
@@ -77,11 +77,11 @@ _COLUMNS = [groups[name] for name in ErrorGroupRow.__dataclass_fields__]
 _BY_NUMBER = select(*_COLUMNS).where(groups.id == any_(bindparam("numbers", type_=ARRAY(BigInteger))))
 
 
-# What makes groups of several types the same failure: code, message and place.
-Sameness = tuple[str, str, str | None]
+# Code, message and place: groups of several types that share them are the same failure.
+FailureKey = tuple[str, str, str | None]
 
 
-def by_number(connection: Connection, numbers: Collection[int]) -> dict[int, ErrorGroupRow]:
+def read_groups(connection: Connection, numbers: Collection[int]) -> dict[int, ErrorGroupRow]:
     """Return the groups with these numbers that are still kept."""
     if not numbers:
         return {}
@@ -97,7 +97,7 @@ WHERE g.id IS NULL OR g.first_seen_at >= :since OR of.number = ANY (CAST(:shown 
 """)
 
 
-def unseen_before(
+def read_new_groups(
     connection: Connection, numbers: Collection[int], since: datetime, shown: Collection[int]
 ) -> dict[int, ErrorGroupRow | None]:
     """Return those of the groups that were not seen before ``since``, and those of ``shown`` anyway.
@@ -117,7 +117,7 @@ _MUTED = (
 )
 
 
-def muted(connection: Connection) -> list[ErrorGroupRow]:
+def list_muted(connection: Connection) -> list[ErrorGroupRow]:
     """Return the groups that are muted now, those whose mute ends first in front, at most MOST_MUTED."""
     return [ErrorGroupRow(*row) for row in connection.execute(_MUTED)]
 
@@ -128,7 +128,7 @@ WHERE id = ANY (CAST(:numbers AS bigint[])) GROUP BY error_code, template, frame
 """)
 
 
-def types_of_the_same(connection: Connection, numbers: str | None) -> dict[Sameness, list[str]]:
+def list_types_by_failure(connection: Connection, numbers: str | None) -> dict[FailureKey, list[str]]:
     """Return the types of the groups ``numbers`` (as PostgreSQL writes an array) by what failed, in order."""
     if numbers is None:
         return {}
@@ -136,12 +136,12 @@ def types_of_the_same(connection: Connection, numbers: str | None) -> dict[Samen
     return {(code, template, frame): sorted(types) for code, template, frame, types in found}
 
 
-def one(connection: Connection, number: int) -> ErrorGroupRow | None:
+def find_group(connection: Connection, number: int) -> ErrorGroupRow | None:
     """Return the group with this number, None when there is none."""
-    return by_number(connection, [number]).get(number)
+    return read_groups(connection, [number]).get(number)
 
 
-def kin(connection: Connection, group: ErrorGroupRow) -> list[ErrorGroupRow]:
+def list_same_failures(connection: Connection, group: ErrorGroupRow) -> list[ErrorGroupRow]:
     """Return the same failure of other types (code, message and place are equal), last seen first."""
     statement = (
         select(*_COLUMNS)
@@ -152,7 +152,7 @@ def kin(connection: Connection, group: ErrorGroupRow) -> list[ErrorGroupRow]:
             groups.id != group.id,
         )
         .order_by(groups.last_seen_at.desc(), groups.id)
-        .limit(MOST_KIN)
+        .limit(MOST_SAME)
     )
     return [ErrorGroupRow(*row) for row in connection.execute(statement)]
 
@@ -170,7 +170,7 @@ CROSS JOIN LATERAL (
 """)
 
 
-def standing(
+def count_runs(
     connection: Connection, number: int, states: Collection[Status] = tuple(Status)
 ) -> dict[str, int]:
     """Return how many runs whose last failure was of this group are in each state, each at most RUNS_CAP."""
@@ -188,7 +188,7 @@ FROM (
 """)
 
 
-def trend(
+def count_steps(
     connection: Connection, number: int, since: datetime, until: datetime, begun: Sequence[datetime]
 ) -> list[int]:
     """Return the failures of a group in each of the steps that ``begun``, of the newest CAP."""
@@ -197,7 +197,7 @@ def trend(
     return [counted.get(place, 0) for place in range(1, len(begun) + 1)]
 
 
-def by_worker(connection: Connection, number: int, since: datetime, until: datetime) -> list[RowMapping]:
+def count_by_worker(connection: Connection, number: int, since: datetime, until: datetime) -> list[RowMapping]:
     """Return worker_id, name, failures, last_at of the workers on which a group failed, most failures first.
 
     Of its newest WORKERS_CAP failures in the window; at most MOST_WORKERS. Each row has how many failures
@@ -246,7 +246,7 @@ ORDER BY r.definition_id IS NULL, runs DESC, d.name, r.definition_id LIMIT {MOST
 """)
 
 
-def by_schedule(connection: Connection, number: int, since: datetime, until: datetime) -> list[RowMapping]:
+def count_by_schedule(connection: Connection, number: int, since: datetime, until: datetime) -> list[RowMapping]:
     """Return definition_id, name and runs of the schedules whose runs failed so, those with most runs first.
 
     Of its newest SCHEDULES_CAP failures in the window; at most MOST_SCHEDULES. The last may be the runs of
@@ -258,7 +258,7 @@ def by_schedule(connection: Connection, number: int, since: datetime, until: dat
     return found if any(row["definition_id"] for row in found) else []
 
 
-def last_failure(connection: Connection, number: int) -> RowMapping | None:
+def find_last_failure(connection: Connection, number: int) -> RowMapping | None:
     """Return run_id, finished_at and worker_id of a group's newest failure that is still kept."""
     statement = (
         select(attempts.run_id, attempts.finished_at, attempts.worker_id)
@@ -269,19 +269,19 @@ def last_failure(connection: Connection, number: int) -> RowMapping | None:
     return connection.execute(statement).mappings().one_or_none()
 
 
-def is_kept(connection: Connection, run_id: int | None) -> bool:
+def has_run(connection: Connection, run_id: int | None) -> bool:
     """Return whether that run is still there."""
     found = connection.execute(select(runs.id).where(runs.id == run_id)).first() if run_id else None
     return found is not None
 
 
-def acts(connection: Connection, fingerprint: str) -> Sequence[RowMapping]:
+def list_mutes(connection: Connection, fingerprint: str) -> Sequence[RowMapping]:
     """Return who muted and unmuted the group, newest first, at most MOST_ACTS."""
     columns = [audit_log.c[name] for name in ("id", "at", "actor", "action", "reason", "result")]
     statement = (
         select(*columns, audit_log.c.after)
         .where(audit_log.c.target_type == "error", audit_log.c.target_id == fingerprint)
         .order_by(audit_log.c.id.desc())
-        .limit(MOST_ACTS)
+        .limit(MOST_MUTES)
     )
     return connection.execute(statement).mappings().all()

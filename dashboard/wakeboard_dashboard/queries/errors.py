@@ -41,7 +41,7 @@ from wakeboard.core.states import FAILING, FAILURES, Status, sql_list
 from wakeboard.database.tables import error_groups, job_attempts, job_runs, workers
 from wakeboard.reporting.activity_report import TimeWindow
 from wakeboard.reporting.activity_report.faults import UNKNOWN
-from wakeboard_dashboard.queries.error_groups import ErrorGroupRow, by_number
+from wakeboard_dashboard.queries.error_groups import ErrorGroupRow, read_groups
 from wakeboard_dashboard.queries.statements import Column, Statement
 
 # How many attempts, and how many runs that fail now, are counted.
@@ -51,7 +51,7 @@ NO_STEPS = (0,) * BUCKETS
 MOST_GROUPS = 100
 NEWEST = 20
 # Templates of messages of which all changes.
-NOTHING_SAID = ("", "<value>", "<n>", "<id>")
+EMPTY_TEMPLATES = ("", "<value>", "<n>", "<id>")
 
 attempts, runs = job_attempts.c, job_runs.c
 _failed = attempts.outcome.in_([literal(outcome.value, literal_execute=True) for outcome in FAILURES])
@@ -79,7 +79,7 @@ class FailureWindow(TimeWindow):
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class FailureGroup:
     """Failures of one group: attempts in the window, runs that fail now, an example.
 
     ``number`` is the group's, ``kept`` its row; None for failures from before there were groups, and where
@@ -90,7 +90,7 @@ class Group:
     code: str
     job_type: str
     number: int | None = None
-    kept: ErrorGroupRow | None = None
+    row: ErrorGroupRow | None = None
     count: int = 0
     failed: int = 0
     dead: int = 0
@@ -102,13 +102,13 @@ class Group:
     @property
     def frame(self) -> str | None:
         """The place in the author's code where it is raised."""
-        return self.kept.frame if self.kept else None
+        return self.row.frame if self.row else None
 
     @property
-    def says(self) -> str | None:
+    def summary(self) -> str | None:
         """The message without what changes; the newest one where nothing else is left of it."""
-        template = self.kept.template if self.kept else ""
-        return self.message if template in NOTHING_SAID else template
+        template = self.row.template if self.row else ""
+        return self.message if template in EMPTY_TEMPLATES else template
 
     @property
     def highest(self) -> int:
@@ -117,7 +117,7 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class FailureGroups:
+class RankedGroups:
     """The groups of a window, most failures first: ``heard`` and, if they stand apart, ``muted`` ones.
 
     ``count``: how many are heard, told or not. ``numbers``: those of all groups, as PostgreSQL writes an
@@ -125,15 +125,15 @@ class FailureGroups:
     RUNS_CAP.
     """
 
-    heard: list[Group] = field(default_factory=list)
-    muted: list[Group] = field(default_factory=list)
+    unmuted: list[FailureGroup] = field(default_factory=list)
+    muted: list[FailureGroup] = field(default_factory=list)
     count: int = 0
     numbers: str | None = None
     is_cut: bool = False
     are_runs_cut: bool = False
 
 
-def tried(connection: Connection, window: FailureWindow) -> FailureGroups:
+def list_most_attempted(connection: Connection, window: FailureWindow) -> RankedGroups:
     """Return the groups of the most failed attempts of any code and type, without steps and what fails now.
 
     They are MOST_GROUPS, and those with as many attempts as the last of them: of these the runs that fail say
@@ -158,7 +158,7 @@ def tried(connection: Connection, window: FailureWindow) -> FailureGroups:
     statement = select(ranked).where(ranked.c.rank <= MOST_GROUPS).order_by(ranked.c.rank)
     rows = connection.execute(statement).all()
     groups = [
-        Group(
+        FailureGroup(
             row.code,
             row.job_type,
             row.error_group,
@@ -168,10 +168,10 @@ def tried(connection: Connection, window: FailureWindow) -> FailureGroups:
         )
         for row in rows
     ]
-    return FailureGroups(groups, is_cut=rows[0].is_cut) if rows else FailureGroups()
+    return RankedGroups(groups, is_cut=rows[0].is_cut) if rows else RankedGroups()
 
 
-def steps_of(connection: Connection, window: FailureWindow, found: Sequence[Group]) -> list[Sequence[int]]:
+def count_steps(connection: Connection, window: FailureWindow, found: Sequence[FailureGroup]) -> list[Sequence[int]]:
     """Return the buckets of each group that ``tried`` found."""
     if not found:
         return []
@@ -208,19 +208,19 @@ def steps_of(connection: Connection, window: FailureWindow, found: Sequence[Grou
     return [*buckets]
 
 
-def every(
+def list_groups(
     connection: Connection, window: FailureWindow, *, most: int | None = MOST_GROUPS, apart: bool = True
-) -> FailureGroups:
+) -> RankedGroups:
     """Return the groups, at most ``most`` that are muted and as many others; ``apart``: see FailureGroups.
 
     Without what is kept of them and without examples: there may be thousands.
     """
     rows = connection.execute(_every(window, most, apart=apart)).all()
     if not rows:
-        return FailureGroups()
-    groups: dict[bool, list[Group]] = {False: [], True: []}
+        return RankedGroups()
+    groups: dict[bool, list[FailureGroup]] = {False: [], True: []}
     for row in rows:
-        group = Group(
+        group = FailureGroup(
             row.code,
             row.job_type,
             row.error_group,
@@ -233,8 +233,8 @@ def every(
         )
         groups[row.is_muted].append(group)
     first = rows[0]
-    return FailureGroups(
-        groups[False], groups[True], first.heard, first.numbers, first.is_cut, first.are_runs_cut
+    return RankedGroups(
+        groups[False], groups[True], first.unmuted, first.numbers, first.is_cut, first.are_runs_cut
     )
 
 
@@ -275,7 +275,7 @@ def _every(window: FailureWindow, most: int | None, *, apart: bool) -> Statement
     whole = select(
         (func.sum(groups.c.tried) >= CAP).label("is_cut"),
         (of_most >= RUNS_CAP).label("are_runs_cut"),
-        func.count().filter(~groups.c.is_muted).label("heard"),
+        func.count().filter(~groups.c.is_muted).label("unmuted"),
         cast(func.array_agg(number).filter(number.is_not(None)), Text).label("numbers"),
     ).subquery("whole")
     worst_first = (
@@ -292,7 +292,7 @@ def _every(window: FailureWindow, most: int | None, *, apart: bool) -> Statement
             *(column for column in ranked.c if column.name != "rank"),
             whole.c.is_cut,
             whole.c.are_runs_cut,
-            whole.c.heard,
+            whole.c.unmuted,
             case((ranked.c.rank == 1, whole.c.numbers)).label("numbers"),
         )
         .join_from(ranked, whole, true())
@@ -374,15 +374,15 @@ def _failing(newest_first: Statement) -> Statement:
     ).group_by(*_group_of(newest))
 
 
-def with_kept(connection: Connection, found: Sequence[Group]) -> list[Group]:
+def add_group_rows(connection: Connection, found: Sequence[FailureGroup]) -> list[FailureGroup]:
     """Return the groups, each with its row of error_groups."""
-    kept = kept_of(connection, found)
-    return [replace(group, kept=kept.get(group.number or 0)) for group in found]
+    group_rows = read_group_rows(connection, found)
+    return [replace(group, row=group_rows.get(group.number or 0)) for group in found]
 
 
-def kept_of(connection: Connection, found: Sequence[Group]) -> dict[int, ErrorGroupRow]:
+def read_group_rows(connection: Connection, found: Sequence[FailureGroup]) -> dict[int, ErrorGroupRow]:
     """Return the rows of the groups, by their numbers."""
-    return by_number(connection, {group.number for group in found if group.number is not None})
+    return read_groups(connection, {group.number for group in found if group.number is not None})
 
 
 def _in_window(window: FailureWindow) -> list[ColumnElement[bool]]:
@@ -426,7 +426,7 @@ ORDER BY g.place
 )
 
 
-def messages_of(connection: Connection, found: Sequence[Group]) -> Sequence[str | None]:
+def read_messages(connection: Connection, found: Sequence[FailureGroup]) -> Sequence[str | None]:
     """Return the message of the newest failure of each group."""
     values = {
         "codes": [group.code for group in found],
@@ -437,16 +437,16 @@ def messages_of(connection: Connection, found: Sequence[Group]) -> Sequence[str 
     return connection.execute(_EXAMPLES, values).scalars().all() if found else []
 
 
-def in_full(connection: Connection, found: Sequence[Group]) -> list[Group]:
+def add_details(connection: Connection, found: Sequence[FailureGroup]) -> list[FailureGroup]:
     """Return the groups, each with its row of error_groups and the message of its newest failure."""
-    kept = kept_of(connection, found)
+    group_rows = read_group_rows(connection, found)
     return [
-        replace(group, kept=kept.get(group.number or 0), message=message)
-        for group, message in zip(found, messages_of(connection, found), strict=True)
+        replace(group, row=group_rows.get(group.number or 0), message=message)
+        for group, message in zip(found, read_messages(connection, found), strict=True)
     ]
 
 
-def newest(connection: Connection, window: FailureWindow) -> list[RowMapping]:
+def list_newest_attempts(connection: Connection, window: FailureWindow) -> list[RowMapping]:
     """Return the newest failed attempts of the window, at most NEWEST, with worker_name."""
     statement = (
         select(job_attempts, workers.c.name.label("worker_name"))

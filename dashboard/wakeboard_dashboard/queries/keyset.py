@@ -76,7 +76,7 @@ class Rows:
         return {"items": [item(row) for row in self.items], "next": self.older}
 
 
-def keyset_page(
+def read_page(
     connection: Connection,
     statement: Statement,
     keys: Sequence[Column],

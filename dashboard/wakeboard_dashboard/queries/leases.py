@@ -33,7 +33,7 @@ from wakeboard.database.tables import job_attempts, job_runs, job_types, workers
 from wakeboard.reporting import worker_states
 from wakeboard.reporting.filters.search import IS_RUNNING
 from wakeboard_dashboard.queries.query_string import Filters
-from wakeboard_dashboard.queries.keyset import Rows, keyset_page
+from wakeboard_dashboard.queries.keyset import Rows, read_page
 from wakeboard_dashboard.queries.statements import Column, Statement
 
 _HAS_ENDED, _IS_SILENT, _IS_STUCK, _IS_FINISHING = (
@@ -105,7 +105,7 @@ _standing = (
 )
 
 
-def page(connection: Connection, filters: Filters) -> Rows:
+def list_leases(connection: Connection, filters: Filters) -> Rows:
     """Return running runs, those in danger first, then the longest running.
 
     Rows carry id, job_type, attempts, lease_epoch, started_at, and how the lease stands: see ``standing``.
@@ -123,13 +123,13 @@ def page(connection: Connection, filters: Filters) -> Rows:
     if worker := filters.get("worker"):
         statement = statement.where(_r.c.locked_by == worker)
     # What runs has a start, by a CHECK; those are few, so that no index needs to have the order.
-    return keyset_page(connection, statement, [rank, _r.c.started_at, _r.c.id], filters, ascending=True)
+    return read_page(connection, statement, [rank, _r.c.started_at, _r.c.id], filters, ascending=True)
 
 
 _OF_RUN = select(*_standing).select_from(_held).where(_r.c.id == bindparam("run_id"), _is_running)
 
 
-def standing(connection: Connection, run_id: int) -> RowMapping | None:
+def find_lease(connection: Connection, run_id: int) -> RowMapping | None:
     """Return how the lease of run ``run_id`` stands, None when it does not run.
 
     locked_by, locked_until, cancel_requested_at, worker_name/hostname/pid/seen_at, lease_seconds (how long a
@@ -142,7 +142,7 @@ def standing(connection: Connection, run_id: int) -> RowMapping | None:
 _lately = job_attempts.c.refused_at > func.now() - text("interval '24 hours'")
 
 
-def refused(connection: Connection) -> list[RowMapping]:
+def list_refused(connection: Connection) -> list[RowMapping]:
     """Return late answers that were refused in 24 h, newest first, at most MOST_REFUSED.
 
     run_id, attempt, lease_epoch, job_type, worker_id, worker_name, finished_at (when the lease was found
@@ -162,7 +162,7 @@ def refused(connection: Connection) -> list[RowMapping]:
     return list(connection.execute(statement).mappings().all())
 
 
-def refused_count(connection: Connection, most: int = COUNTED_REFUSED) -> int:
+def count_refused(connection: Connection, most: int = COUNTED_REFUSED) -> int:
     """Return how many late answers were refused in 24 h, at most ``most`` + 1."""
     capped = select(job_attempts.c.run_id).where(_lately).limit(most + 1).subquery()
     return int(connection.execute(select(func.count()).select_from(capped)).scalar_one())

@@ -62,7 +62,7 @@ def _ago(seconds: float) -> Column:
     return func.now() - func.make_interval(0, 0, 0, 0, 0, 0, seconds)
 
 
-def attempts_last_hour(connection: Connection) -> list[tuple[str, str, int, float]]:
+def count_attempts_last_hour(connection: Connection) -> list[tuple[str, str, int, float]]:
     """Return (job type, outcome, attempts, seconds of work) of the attempts that ended in the last hour."""
     parts = [
         select(table.c.job_type, table.c.outcome, table.c.runs, table.c.duration_ms).where(
@@ -79,13 +79,13 @@ def attempts_last_hour(connection: Connection) -> list[tuple[str, str, int, floa
     return [(row[0], row[1], int(row[2]), float(row[3]) / 1000) for row in found]
 
 
-def known_types(connection: Connection) -> list[str]:
+def list_types(connection: Connection) -> list[str]:
     """Return the registered types by name, at most MOST_TYPES."""
     names = select(job_types.c.name).order_by(job_types.c.name).limit(MOST_TYPES)
     return list(connection.execute(names).scalars())
 
 
-def attempts_today(connection: Connection) -> dict[str, tuple[int, int]]:
+def count_attempts_today(connection: Connection) -> dict[str, tuple[int, int]]:
     """Return by type how many attempts succeeded, and failed, timed out or were lost, since midnight UTC.
 
     Until the next midnight these numbers only grow, whichever process is asked.
@@ -93,15 +93,15 @@ def attempts_today(connection: Connection) -> dict[str, tuple[int, int]]:
     return {row[0]: (row[1], row[2]) for row in connection.execute(_TODAY)}
 
 
-def queued(connection: Connection, names: Sequence[str]) -> dict[str, int]:
+def count_queued(connection: Connection, names: Sequence[str]) -> dict[str, int]:
     """Return by type how many runs are queued, each counted up to ``types.CAP + 1``.
 
     Of ``names``, and of up to ``types.MOST_UNKNOWN`` types of which runs wait without that any worker ever
     registered them.
     """
-    return types.queued(connection, [*names, *types.unregistered(connection)])
+    return types.count_queued(connection, [*names, *types.list_unregistered(connection)])
 
 
-def longest_running_seconds(connection: Connection) -> float:
+def find_longest_running_seconds(connection: Connection) -> float:
     """Return for how many seconds the run runs that was started first, 0 where none runs."""
     return float(connection.exec_driver_sql(_LONGEST).scalar_one())

@@ -6,7 +6,7 @@ from sqlalchemy import Connection, RowMapping, and_, exists, select
 
 from wakeboard.database.tables import job_runs, operation_runs, operations, workers
 from wakeboard_dashboard.queries.query_string import Filters
-from wakeboard_dashboard.queries.keyset import Rows, keyset_page
+from wakeboard_dashboard.queries.keyset import Rows, read_page
 from wakeboard_dashboard.queries.statements import Statement
 from wakeboard_dashboard.queries.workers import IS_HEARD
 
@@ -22,22 +22,22 @@ RESULTS = {
 }
 
 
-def page(connection: Connection, filters: Filters) -> Rows:
+def list_operations(connection: Connection, filters: Filters) -> Rows:
     """Return operations, newest first."""
     statement = select(operations)
     plain = {"status": columns.status, "verb": columns.verb, "who": columns.actor}
     for name, column in plain.items():
         if value := filters.get(name):
             statement = statement.where(column == value)
-    return keyset_page(connection, statement, [columns.id], filters)
+    return read_page(connection, statement, [columns.id], filters)
 
 
-def one(connection: Connection, operation_id: int) -> RowMapping | None:
+def find_operation(connection: Connection, operation_id: int) -> RowMapping | None:
     """Return an operation, None when there is none."""
     return connection.execute(select(operations).where(columns.id == operation_id)).mappings().one_or_none()
 
 
-def runs_of(connection: Connection, operation_id: int, filters: Filters) -> Rows:
+def list_runs(connection: Connection, operation_id: int, filters: Filters) -> Rows:
     """Return the runs of an operation, oldest first, in the order in which they are moved.
 
     Rows carry run_id, result, why, outcome, watched_run_id, handled_at, and of the run (NULL where it is
@@ -60,9 +60,9 @@ def runs_of(connection: Connection, operation_id: int, filters: Filters) -> Rows
     )
     if result := filters.get("result"):
         statement = statement.where(and_(RESULTS[result]))
-    return keyset_page(connection, statement, [moved.run_id], filters, ascending=True)
+    return read_page(connection, statement, [moved.run_id], filters, ascending=True)
 
 
-def is_somebody_alive(connection: Connection) -> bool:
+def has_live_worker(connection: Connection) -> bool:
     """Return whether any worker is alive to move runs."""
     return bool(connection.execute(select(exists().select_from(workers).where(IS_HEARD))).scalar_one())

@@ -50,12 +50,12 @@ from wakeboard_dashboard.queries.effects import IS_UNCONFIRMED
 from wakeboard_dashboard.queries.leases import IS_STUCK, select_lease_counts
 from wakeboard_dashboard.queries.schedules import MISSED_LATELY
 from wakeboard_dashboard.queries.statements import Column, Statement, fixed
-from wakeboard_dashboard.queries.types import OVERLONG_LEAST_SECONDS, TypePace, usual_paces
+from wakeboard_dashboard.queries.types import OVERLONG_LEAST_SECONDS, TypePace, read_usual_paces
 from wakeboard_dashboard.queries.workers import IS_CLAIMING, IS_DRAINING, IS_HEARD, IS_LEAVING
 from wakeboard_dashboard.text.verdict import CAP, Counts
 
-GROUPS = 20
-FIRES = 8
+MOST_LINES = 20
+MOST_FIRES = 8
 # What ``troubles`` counts by type, the worst first; and what it counts in passing.
 BY_TYPE = ("stuck", "dead", "failed")
 IN_PASSING = ("running", "silent", "finishing", "long")
@@ -88,7 +88,7 @@ def _capped(statement: Statement) -> Column:
     return select(func.count()).select_from(statement.limit(CAP + 1).subquery()).scalar_subquery()
 
 
-def counts(connection: Connection, known: Mapping[str, int] | None = None) -> Counts:
+def read_counts(connection: Connection, known: Mapping[str, int] | None = None) -> Counts:
     """Return the numbers of the overview's tiles.
 
     ``known``: what ``troubles`` has just counted, which need not be counted again.
@@ -162,7 +162,7 @@ _STUCK_SINCE = func.least(runs.locked_until, _seen_at.scalar_subquery(), func.no
 
 
 @dataclass(frozen=True, slots=True)
-class Trouble:
+class AttentionLine:
     """One line of "needs attention": so many runs of one type in one state, since when."""
 
     state: str
@@ -172,20 +172,20 @@ class Trouble:
 
 
 @dataclass(frozen=True, slots=True)
-class Troubles:
+class AttentionLines:
     """The lines, worst first, at most GROUPS; and how many runs are BY_TYPE and IN_PASSING."""
 
-    lines: list[Trouble]
+    lines: list[AttentionLine]
     counted: Mapping[str, int]
 
 
-def troubles(connection: Connection) -> Troubles:
+def read_attention_lines(connection: Connection) -> AttentionLines:
     """Return what needs a person: stuck, dead, then failing runs; of each state the newest CAP + 1."""
     rows = connection.exec_driver_sql(_TROUBLES).all()
     lines = [
-        Trouble(row.state, row.job_type, row.runs, row.since_at) for row in rows if row.state is not None
+        AttentionLine(row.state, row.job_type, row.runs, row.since_at) for row in rows if row.state is not None
     ]
-    return Troubles(lines, {state: getattr(rows[0], f"all_{state}") for state in (*BY_TYPE, *IN_PASSING)})
+    return AttentionLines(lines, {state: getattr(rows[0], f"all_{state}") for state in (*BY_TYPE, *IN_PASSING)})
 
 
 def _troubles() -> Statement:
@@ -206,7 +206,7 @@ def _troubles() -> Statement:
     passed = [select(held.c[name]).scalar_subquery().label(f"all_{name}") for name in IN_PASSING]
     counted = select(*sums, *passed).subquery()
     order = (every.c.rank, every.c.runs.desc(), every.c.job_type)
-    worst = select(every).order_by(*order).limit(GROUPS).subquery()
+    worst = select(every).order_by(*order).limit(MOST_LINES).subquery()
     # One row where there is no line.
     return (
         select(counted, worst)
@@ -254,7 +254,7 @@ FROM ({_LONG}
 JOIN unnest(CAST(:names AS text[]), CAST(:seconds AS float8[])) AS usual (name, seconds)
     ON usual.name = old.job_type
 WHERE old.started_at < now() - make_interval(secs => usual.seconds)
-GROUP BY old.job_type ORDER BY runs DESC, old.job_type LIMIT {GROUPS}
+GROUP BY old.job_type ORDER BY runs DESC, old.job_type LIMIT {MOST_LINES}
 """)
 
 
@@ -268,10 +268,10 @@ class OverlongRuns:
     pace: TypePace
 
 
-def overlong(connection: Connection, now: datetime) -> list[OverlongRuns]:
+def list_overlong(connection: Connection, now: datetime) -> list[OverlongRuns]:
     """Return the types of which runs have run far longer than usual, at most GROUPS, most runs first."""
     names = connection.execute(_TYPES, {"least": OVERLONG_LEAST_SECONDS}).scalars().all()
-    usual = usual_paces(connection, now, names)
+    usual = read_usual_paces(connection, now, names)
     limits = {
         name: limit for name, pace in usual.items() if (limit := pace.overlong_seconds) is not None
     }
@@ -287,7 +287,7 @@ def overlong(connection: Connection, now: datetime) -> list[OverlongRuns]:
 RISING = "failures_rise"
 
 
-def failures_rise(connection: Connection) -> Finding:
+def check_rising_failures(connection: Connection) -> Finding:
     """Return what the alert rule of that name finds now, asked with the rule's own numbers."""
     rules = alert_rules.c
     given = connection.execute(
@@ -300,12 +300,12 @@ def failures_rise(connection: Connection) -> Finding:
 
 
 # What was paused in one go has one moment: many types then are one line, not a line each.
-NAMED = 3
+MOST_NAMED = 3
 _PAUSED = f"""
-SELECT count(*) AS types, (array_agg(name ORDER BY name))[1:{NAMED}] AS names,
+SELECT count(*) AS types, (array_agg(name ORDER BY name))[1:{MOST_NAMED}] AS names,
     paused_at, paused_by, paused_reason
 FROM wakeboard.job_types WHERE paused_at IS NOT NULL
-GROUP BY paused_at, paused_by, paused_reason ORDER BY paused_at, names LIMIT {GROUPS}
+GROUP BY paused_at, paused_by, paused_reason ORDER BY paused_at, names LIMIT {MOST_LINES}
 """
 definitions = job_definitions.c
 _NEXT_FIRES = fixed(
@@ -316,15 +316,15 @@ _NEXT_FIRES = fixed(
         or_(definitions.next_fire_at.is_not(None), definitions.error.is_not(None)),
     )
     .order_by(definitions.next_fire_at)
-    .limit(FIRES)
+    .limit(MOST_FIRES)
 )
 
 
-def pauses(connection: Connection) -> list[RowMapping]:
+def list_pauses(connection: Connection) -> list[RowMapping]:
     """Return the pauses of job types: how many it holds, up to NAMED names, since when, by whom, why."""
     return list(connection.exec_driver_sql(_PAUSED).mappings())
 
 
-def next_fires(connection: Connection) -> list[RowMapping]:
+def list_next_fires(connection: Connection) -> list[RowMapping]:
     """Return the next fires of enabled schedules, soonest first: name, job_type, next_fire_at, error."""
     return list(connection.exec_driver_sql(_NEXT_FIRES).mappings())

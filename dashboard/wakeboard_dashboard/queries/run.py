@@ -44,7 +44,7 @@ DEFAULT_TIMEOUT_SECONDS = 300
 runs = job_runs.c
 
 
-def one(connection: Connection, run_id: int, *, payload: bool = True) -> RowMapping | None:
+def find_run(connection: Connection, run_id: int, *, payload: bool = True) -> RowMapping | None:
     """Return run ``run_id`` or None; without ``payload``, one over SMALL_BYTES (up to a megabyte) is None.
 
     Columns of job_runs, and: most_attempts, timeout (seconds in force), backoff, definition (its name),
@@ -99,12 +99,12 @@ _ATTEMPTS = (
 )
 
 
-def attempts(connection: Connection, run_id: int) -> list[RowMapping]:
+def list_attempts(connection: Connection, run_id: int) -> list[RowMapping]:
     """Return the newest ended attempts of a run, newest first, at most MOST_SHOWN, with worker_name."""
     return list(connection.execute(_ATTEMPTS, {"run_id": run_id}).mappings().all())
 
 
-def output(connection: Connection, run_id: int, lease_epoch: int) -> str | None:
+def read_output(connection: Connection, run_id: int, lease_epoch: int) -> str | None:
     """Return what the running attempt printed last; None when it has printed nothing."""
     statement = select(run_output.c.tail).where(
         run_output.c.run_id == run_id, run_output.c.lease_epoch == lease_epoch
@@ -112,7 +112,7 @@ def output(connection: Connection, run_id: int, lease_epoch: int) -> str | None:
     return connection.execute(statement).scalar_one_or_none()
 
 
-def attempt(connection: Connection, run_id: int, lease_epoch: int) -> RowMapping | None:
+def find_attempt(connection: Connection, run_id: int, lease_epoch: int) -> RowMapping | None:
     """Return one ended attempt, with worker_name; None when there is none."""
     rows = job_attempts.c
     statement = (
@@ -136,7 +136,7 @@ _MADE = (
 )
 
 
-def made_of(connection: Connection, run_id: int, types: Sequence[str] | None = None) -> list[RowMapping]:
+def list_children(connection: Connection, run_id: int, types: Sequence[str] | None = None) -> list[RowMapping]:
     """Return the runs that came of this one, oldest first, at most MOST_SHOWN + 1: id, status, job_type and
     is_again, true where a person ran this one again and false where its handler enqueued them. With ``types``
     those of these job types alone."""
@@ -145,7 +145,7 @@ def made_of(connection: Connection, run_id: int, types: Sequence[str] | None = N
     return list(connection.execute(statement, values).mappings().all())
 
 
-def neighbours(connection: Connection, run: RowMapping) -> dict[str, RowMapping]:
+def find_neighbours(connection: Connection, run: RowMapping) -> dict[str, RowMapping]:
     """Return what stands around a run: its "origin", and the runs of the slots "before" and "after" it.
 
     Each with id, status, job_type, scheduled_for, idempotency_key; what is not there any more is missing.
@@ -198,7 +198,7 @@ _EFFECTS = (
 )
 
 
-def effects_of(connection: Connection, run_id: int) -> list[RowMapping]:
+def list_effects(connection: Connection, run_id: int) -> list[RowMapping]:
     """Return the ledger's rows of this run, newest first, at most MOST_SHOWN: what its attempts did once.
 
     Columns of effects, and state: done, running (its attempt is at it), or unconfirmed.

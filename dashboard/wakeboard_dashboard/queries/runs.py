@@ -36,7 +36,7 @@ from wakeboard.reporting.filters.conditions import HiddenText
 from wakeboard.reporting.filters.search import Search
 from wakeboard.reporting.filters.search import search as filtered
 from wakeboard.reporting.filters.values import FilterError
-from wakeboard_dashboard.queries.keyset import Rows, add_search_ends, keyset_page, read_start
+from wakeboard_dashboard.queries.keyset import Rows, add_search_ends, read_page, read_start
 from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.leases import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
 from wakeboard_dashboard.queries.statements import Column, Statement
@@ -59,8 +59,8 @@ _SECRET_NAME = (
 # A name and a password of a text that was cut before the @; a number is a port.
 _CUT_LOGIN = r"""://[^/\s:"']*:(?!\d{1,5}\W?END)[^\s/"']+END"""
 _CUT_IN_JSON, _CUT_AT_THE_END = (_CUT_LOGIN.replace("END", end) for end in ('"', "$"))
-SECRET_INSIDE = rf"""{_SECRET_NAME}|pass["'\\]|authorization|cookie|bearer|://[^/\s]*@|{_CUT_IN_JSON}"""
-SECRET_SAID = (
+SECRET_IN_JSON = rf"""{_SECRET_NAME}|pass["'\\]|authorization|cookie|bearer|://[^/\s]*@|{_CUT_IN_JSON}"""
+SECRET_IN_TEXT = (
     rf"""({_SECRET_NAME}|authorization|cookie)[\w-]*\s*[=:"'\\]|-[\w-]*({_SECRET_NAME})[\w-]*[\s"'\\]"""
     rf"""|pass["'\\]|bearer|://[^/\s]*@|{_CUT_AT_THE_END}"""
 )
@@ -93,7 +93,7 @@ def search(
     """
     if not sees_payloads:
         refuse_hidden(filters)
-    hidden = None if sees_payloads else HiddenText(SECRET_INSIDE, SECRET_SAID, _SECRET_FLAG)
+    hidden = None if sees_payloads else HiddenText(SECRET_IN_JSON, SECRET_IN_TEXT, _SECRET_FLAG)
 
     def ids_of(statement: Statement) -> Sequence[Any]:
         return connection.execute(statement).scalars().all()
@@ -105,28 +105,28 @@ def refuse_hidden(filters: Filters) -> None:
     """Raise FilterError when ``filters`` ask for what viewers may not see: secrets in payloads."""
     for path, value in filters.starting("payload.").items():
         steps = path.split(".")
-        said = re.search(f"{SECRET_INSIDE}|{_CUT_AT_THE_END}", value, re.IGNORECASE)
+        said = re.search(f"{SECRET_IN_JSON}|{_CUT_AT_THE_END}", value, re.IGNORECASE)
         if said or any(SECRET_KEYS.search(step) for step in steps):
             raise FilterError(
                 f"“payload.{path[:100]}” with that value is hidden from viewers: ask an operator."
             )
 
 
-def page(
+def list_runs(
     connection: Connection, found: Search, filters: Filters, *, payloads: Payloads = Payloads.NONE
 ) -> Rows:
     """Return one page of the runs of ``found``, newest first, as ``shown`` reads them.
 
     A search that stopped at the end of its window goes on from there: its cursor leads past the rows.
     """
-    ids = keyset_page(connection, found.statement, [found.id], filters, first=found.before_id)
+    ids = read_page(connection, found.statement, [found.id], filters, first=found.before_id)
     if found.end is not None:
         last = connection.execute(found.end).scalar_one_or_none()
         ids = add_search_ends(ids, last, read_start(filters))
-    return replace(ids, items=shown(connection, [row["id"] for row in ids.items], payloads=payloads))
+    return replace(ids, items=read_runs(connection, [row["id"] for row in ids.items], payloads=payloads))
 
 
-def shown(
+def read_runs(
     connection: Connection, ids: Sequence[int], *, payloads: Payloads = Payloads.NONE
 ) -> list[RowMapping]:
     """Return the runs with ``ids`` that are still there, newest first.
@@ -173,7 +173,7 @@ _SHOWN = {payloads: _shown(payloads) for payloads in Payloads}
 _TYPE_NAMES = select(job_types.c.name).order_by(job_types.c.name).limit(MOST_TYPES)
 
 
-def count(connection: Connection, found: Search, filters: Filters, rows: Rows) -> tuple[int, bool] | None:
+def count_matching(connection: Connection, found: Search, filters: Filters, rows: Rows) -> tuple[int, bool] | None:
     """Return how many runs match, at most CAP + 1, and whether all were looked at or WINDOW of them alone.
 
     ``rows`` is the ``page`` of the same search. None where looking at each costs too much, and behind the
@@ -192,7 +192,7 @@ def count(connection: Connection, found: Search, filters: Filters, rows: Rows) -
     return int(number), end is None
 
 
-def newcomers(connection: Connection, found: Search, ids: Sequence[int], *, full: bool) -> int:
+def count_newer(connection: Connection, found: Search, ids: Sequence[int], *, full: bool) -> int:
     """Return how many runs belong on the first page now and are not among ``ids``; at most MOST_NEW + 1.
 
     A page that was ``full`` ends at its last row: what is older belongs on the next one.
@@ -210,7 +210,7 @@ def _count(connection: Connection, found: Search, statement: Statement, most: in
     return int(connection.execute(capped).scalar_one())
 
 
-def type_names(connection: Connection) -> list[str]:
+def list_type_names(connection: Connection) -> list[str]:
     """Return the job types that workers have registered, by name."""
     return list(connection.execute(_TYPE_NAMES).scalars().all())
 
@@ -225,11 +225,11 @@ _VIEWS_OF_PAGE = (
 )
 
 
-def saved_views_of(connection: Connection, page: str) -> list[RowMapping]:
+def list_saved_views(connection: Connection, page: str) -> list[RowMapping]:
     """Return the views of ``page`` by name, at most MOST_VIEWS: id, name, query, created_by."""
     return list(connection.execute(_VIEWS_OF_PAGE, {"page": page}).mappings().all())
 
 
-def saved_view(connection: Connection, view_id: int) -> RowMapping | None:
+def find_saved_view(connection: Connection, view_id: int) -> RowMapping | None:
     """Return the view ``view_id``, None when there is none."""
     return connection.execute(select(saved_views).where(views.id == view_id)).mappings().one_or_none()

@@ -35,7 +35,7 @@ from wakeboard.reporting.activity_report.fires import LATE, LATE_BY
 from wakeboard.reporting.diagnosis.standstill import standstill
 from wakeboard.reporting.filters.named import removed_schedules_named
 from wakeboard_dashboard.queries.query_string import Filters
-from wakeboard_dashboard.queries.keyset import Rows, keyset_page
+from wakeboard_dashboard.queries.keyset import Rows, read_page
 from wakeboard_dashboard.queries.statements import Column, Statement
 from wakeboard_dashboard.text.oddities import LatestRun, shown_twice
 
@@ -85,7 +85,7 @@ _ODD = {
 }
 
 
-def latest_runs(connection: Connection, ids: Sequence[int]) -> Mapping[int, Sequence[LatestRun]]:
+def read_latest_runs(connection: Connection, ids: Sequence[int]) -> Mapping[int, Sequence[LatestRun]]:
     """Return by definition the LATEST runs of those that have any, oldest first."""
     found: dict[int, list[LatestRun]] = {}
     for definition_id, *run in connection.execute(_LATEST, {"ids": list(ids)}) if ids else ():
@@ -102,7 +102,7 @@ def is_odd(word: str) -> ColumnElement[bool]:
     return literal_column(f"EXISTS (SELECT FROM {runs} WHERE {_ODD[word]})", Boolean())
 
 
-def repeated(connection: Connection) -> list[int]:
+def list_repeated(connection: Connection) -> list[int]:
     """Return the definitions of which two of the LATEST fires have one time on the clocks of their zone."""
     return [each for each, zone, moments in connection.execute(_TIMES) if shown_twice(moments, zone)]
 
@@ -167,7 +167,7 @@ def _made_by(definition_id: ColumnElement[int]) -> ColumnElement[bool]:
     return runs.definition_id.between(definition_id, definition_id)
 
 
-def page(connection: Connection, filters: Filters) -> Rows:
+def list_schedules(connection: Connection, filters: Filters) -> Rows:
     """Return definitions by name.
 
     Each has the columns of job_definitions without payload, is_overdue and standstill.
@@ -180,12 +180,12 @@ def page(connection: Connection, filters: Filters) -> Rows:
     if wanted := filters.get("state"):
         states = [_IN_STATE[state] for state in wanted]
         if "twice" in wanted:
-            states.append(definitions.id == any_(literal(repeated(connection), ARRAY(BigInteger))))
+            states.append(definitions.id == any_(literal(list_repeated(connection), ARRAY(BigInteger))))
         statement = statement.where(or_(*states))
-    return keyset_page(connection, statement, [definitions.name], filters, ascending=True)
+    return read_page(connection, statement, [definitions.name], filters, ascending=True)
 
 
-def one(connection: Connection, name: str) -> RowMapping | None:
+def find_schedule(connection: Connection, name: str) -> RowMapping | None:
     """Return the definition ``name``, with payload, is_overdue, standstill, code_schedule and
     code_timezone.
 
@@ -215,17 +215,17 @@ def was_removed(connection: Connection, name: str) -> bool:
     return connection.execute(removed_schedules_named(name)).first() is not None
 
 
-def waiting(connection: Connection, definition_id: int) -> int:
+def count_waiting(connection: Connection, definition_id: int) -> int:
     """Return how many runs of a definition wait, retries among them; at most one more than MOST_WAITING."""
     return int(connection.execute(_WAITING, {"id": definition_id}).scalar_one())
 
 
-def missed_lately(connection: Connection) -> Mapping[int, int]:
+def count_missed(connection: Connection) -> Mapping[int, int]:
     """Return by definition id how many fires were noted as MISSED_LATELY, of the newest CAP."""
     return {row[0]: row[1] for row in connection.execute(_MISSED_BY_DEFINITION)}
 
 
-def missed_of(connection: Connection, definition_id: int) -> list[RowMapping]:
+def list_missed(connection: Connection, definition_id: int) -> list[RowMapping]:
     """Return the newest missed fires of a definition, latest first, at most MOST_SHOWN.
 
     Each row also says how many there are, ``among``, at most one more than CAP.
@@ -242,14 +242,14 @@ def missed_of(connection: Connection, definition_id: int) -> list[RowMapping]:
     return list(connection.execute(statement).mappings())
 
 
-def missed_page(connection: Connection, definition_id: int, filters: Filters) -> Rows:
+def list_missed_page(connection: Connection, definition_id: int, filters: Filters) -> Rows:
     """Return a page of the missed fires of a definition, latest first."""
     missed = missed_fires.c
     statement = select(missed_fires).where(missed.definition_id == definition_id)
-    return keyset_page(connection, statement, [missed.scheduled_for], filters)
+    return read_page(connection, statement, [missed.scheduled_for], filters)
 
 
-def runs_of(connection: Connection, definition_id: int) -> list[RowMapping]:
+def list_runs(connection: Connection, definition_id: int) -> list[RowMapping]:
     """Return the newest runs of a definition, newest first, at most LATEST: the columns a table shows."""
     columns = [column for column in runs if column.name != "payload"]
     statement = (
@@ -261,6 +261,6 @@ def runs_of(connection: Connection, definition_id: int) -> list[RowMapping]:
     return list(connection.execute(statement).mappings())
 
 
-def type_names(connection: Connection) -> list[str]:
+def list_type_names(connection: Connection) -> list[str]:
     """Return the job types that definitions name."""
     return list(connection.execute(_TYPE_NAMES).scalars().all())

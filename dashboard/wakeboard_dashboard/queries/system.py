@@ -80,7 +80,7 @@ def _one(connection: Connection, statement: str) -> RowMapping | None:
     return connection.exec_driver_sql(statement).mappings().first()
 
 
-def server(connection: Connection) -> RowMapping:
+def read_server(connection: Connection) -> RowMapping:
     """Return the server's version, size, connections and role, and the schema's revision.
 
     ``unrebuilt`` says which bloated index the workers' role may not rebuild, None when it may.
@@ -90,28 +90,28 @@ def server(connection: Connection) -> RowMapping:
     return row
 
 
-def replicas(connection: Connection) -> Sequence[RowMapping]:
+def list_replicas(connection: Connection) -> Sequence[RowMapping]:
     """Return the standbys that receive from this server, with their lag in seconds and bytes."""
     return connection.exec_driver_sql(REPLICAS).mappings().all()
 
 
-def follower(connection: Connection) -> RowMapping:
+def read_replica(connection: Connection) -> RowMapping:
     """Return how the replica at ``connection`` stands: what it has replayed, and whether it is connected."""
     row = _one(connection, FOLLOWER)
     assert row is not None
     return row
 
 
-def tables(connection: Connection) -> Sequence[RowMapping]:
+def list_tables(connection: Connection) -> Sequence[RowMapping]:
     """Return the tables, largest first: bytes, rows as the statistics know them, when they were vacuumed."""
     return connection.exec_driver_sql(TABLES).mappings().all()
 
 
-def indexes(connection: Connection) -> Sequence[RowMapping]:
+def list_indexes(connection: Connection) -> Sequence[RowMapping]:
     """Return the indexes, largest first: bytes, how often and when last used, whether valid."""
     return connection.exec_driver_sql(INDEXES).mappings().all()
 
 
-def installation(connection: Connection) -> RowMapping | None:
+def read_installation(connection: Connection) -> RowMapping | None:
     """Return when this installation was made, last backed up and last called its dead man's switch."""
     return _one(connection, INSTALLATION)

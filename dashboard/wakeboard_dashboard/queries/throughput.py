@@ -135,7 +135,7 @@ FROM wakeboard.statistics_hours WHERE hour = ANY (CAST(:hours AS timestamptz[]))
 """)
 
 
-def bars(connection: Connection, now: datetime, window: ChartWindow) -> list[WindowBar]:
+def read_bars(connection: Connection, now: datetime, window: ChartWindow) -> list[WindowBar]:
     """Return the steps of ``window``, oldest first, none left out."""
     starts = window.starts(now)
     found: dict[datetime, WindowBar] = {}
@@ -197,7 +197,7 @@ _MINUTES_OF_TYPE = _by_minutes(
 )
 
 
-def last_day(connection: Connection, now: datetime, job_type: str) -> list[WindowBar]:
+def read_last_day(connection: Connection, now: datetime, job_type: str) -> list[WindowBar]:
     """Return the bars of a type by the hours of DAY, oldest first, none left out."""
     starts = DAY.starts(now)
     found: dict[datetime, WindowBar] = {}
@@ -314,7 +314,7 @@ FROM (
 """)
 
 
-def days(connection: Connection, now: datetime, types: Collection[str]) -> dict[str, Day]:
+def read_days(connection: Connection, now: datetime, types: Collection[str]) -> dict[str, Day]:
     """Return how DAY went for each of ``types``, by the hour; PostgreSQL puts the hours together."""
     starts = DAY.starts(now)
     found = {}
@@ -335,7 +335,7 @@ GROUP BY job_type
 """)
 
 
-def works(connection: Connection, found: Sequence[WindowBar]) -> dict[str, Work]:
+def sum_work(connection: Connection, found: Sequence[WindowBar]) -> dict[str, Work]:
     """Return what each type did in all of the bars ``found``, oldest first."""
     by_type: defaultdict[str, list[Work]] = defaultdict(list)
     for bar in found:
@@ -347,7 +347,7 @@ def works(connection: Connection, found: Sequence[WindowBar]) -> dict[str, Work]
     return {name: _summed_up(works) for name, works in by_type.items()}
 
 
-def busiest_and_slowest(
+def rank_types(
     types: Mapping[str, Work],
 ) -> tuple[list[tuple[str, Work]], list[tuple[str, Work]]]:
     """Return the TYPES types that held slots for longest, and those of the longest attempts on average."""

@@ -33,10 +33,10 @@ from wakeboard.queue.pause_all import TOGETHER
 from wakeboard.reporting import worker_states
 from wakeboard.reporting.filters.search import IS_RUNNING, running
 from wakeboard.reporting.statistics import merged_histogram
-from wakeboard_dashboard.queries.keyset import Rows, keyset_page
+from wakeboard_dashboard.queries.keyset import Rows, read_page
 from wakeboard_dashboard.queries.leases import LONG_MINUTES
 from wakeboard_dashboard.queries.statements import Statement
-from wakeboard_dashboard.queries.throughput import Day, Hour, WindowBar, days
+from wakeboard_dashboard.queries.throughput import Day, Hour, WindowBar, read_days
 from wakeboard_dashboard.queries.workers import IS_CLAIMING, IS_HEARD
 
 CAP = 1000
@@ -257,7 +257,7 @@ class TypeNumbers:
     oldest: Mapping[str, datetime] = field(default_factory=dict)
 
 
-def page(connection: Connection, filters: Filters) -> Rows:
+def list_types(connection: Connection, filters: Filters) -> Rows:
     """Return job types by name: the columns of job_types, and most_running, the limit in force."""
     statement: Statement = select(job_types, _most_running.label("most_running"))
     if wanted := filters.get("state"):
@@ -269,10 +269,10 @@ def page(connection: Connection, filters: Filters) -> Rows:
         statement = statement.where(or_(*(in_state[state] for state in wanted)))
     if words := filters.get("q"):
         statement = statement.where(types.name.icontains(words, autoescape=True))
-    return keyset_page(connection, statement, [types.name], filters, ascending=True)
+    return read_page(connection, statement, [types.name], filters, ascending=True)
 
 
-def one(connection: Connection, name: str) -> RowMapping | None:
+def find_type(connection: Connection, name: str) -> RowMapping | None:
     """Return the type ``name`` as ``page`` does; None when no worker ever registered it.
 
     Also workers_lease_seconds, the longest lease of the live workers that can run it; None without one.
@@ -282,7 +282,7 @@ def one(connection: Connection, name: str) -> RowMapping | None:
     return connection.execute(statement).mappings().one_or_none()
 
 
-def numbers(connection: Connection, paces: Mapping[str, TypePace]) -> TypeNumbers:
+def read_numbers(connection: Connection, paces: Mapping[str, TypePace]) -> TypeNumbers:
     """Return what is counted about the types of which ``paces`` tells."""
     names = list(paces)
     return TypeNumbers(
@@ -294,13 +294,13 @@ def numbers(connection: Connection, paces: Mapping[str, TypePace]) -> TypeNumber
     )
 
 
-def queued(connection: Connection, names: Sequence[str]) -> dict[str, int]:
+def count_queued(connection: Connection, names: Sequence[str]) -> dict[str, int]:
     """Return by type how many of its runs are queued, at most CAP + 1 each."""
     under_way = connection.execute(_UNDER_WAY, {"names": list(names), "cap": CAP})
     return {row.name: min(row.queued, CAP + 1) for row in under_way}
 
 
-def unregistered(connection: Connection) -> list[str]:
+def list_unregistered(connection: Connection) -> list[str]:
     """Return types of which runs wait although no worker ever registered them, at most MOST_UNKNOWN."""
     return list(connection.execute(_UNKNOWN, {"most": MOST_UNKNOWN}).scalars())
 
@@ -332,17 +332,17 @@ def _oldest(connection: Connection, names: Sequence[str]) -> dict[str, datetime]
     return {row[0]: row[1] for row in connection.execute(_OLDEST, {"names": list(names)})}
 
 
-def paces(connection: Connection, now: datetime, names: Collection[str]) -> dict[str, TypePace]:
+def read_paces(connection: Connection, now: datetime, names: Collection[str]) -> dict[str, TypePace]:
     """Return how the attempts of each of the types ``names`` went in the last day."""
-    return {name: _pace(day) for name, day in days(connection, now, names).items()}
+    return {name: _pace(day) for name, day in read_days(connection, now, names).items()}
 
 
-def usual_paces(connection: Connection, now: datetime, names: Collection[str]) -> dict[str, TypePace]:
+def read_usual_paces(connection: Connection, now: datetime, names: Collection[str]) -> dict[str, TypePace]:
     """Return how long runs of ``names`` took in the last day; types of which none succeeded are left out."""
-    return {name: pace for name, pace in paces(connection, now, names).items() if pace.runs} if names else {}
+    return {name: pace for name, pace in read_paces(connection, now, names).items() if pace.runs} if names else {}
 
 
-def pace_of(bars: Sequence[WindowBar]) -> TypePace:
+def make_pace(bars: Sequence[WindowBar]) -> TypePace:
     """Return how the attempts of one type went in the last day, of which ``bars`` tell by the hour."""
     times = merged_histogram([bar.run_times for bar in bars if bar.good])
     return _pace(Day([Hour(bar.start_at, bar.good, bar.bad) for bar in bars], times))
@@ -391,7 +391,7 @@ ORDER BY counted.attempts DESC, counted.finished_at DESC
 """)
 
 
-def workers_of(connection: Connection, name: str) -> list[RowMapping]:
+def list_workers(connection: Connection, name: str) -> list[RowMapping]:
     """Return the live workers that can run a type, the busiest first, at most MOST_SHOWN.
 
     ``is_claiming``: it takes new work.
@@ -408,7 +408,7 @@ def workers_of(connection: Connection, name: str) -> list[RowMapping]:
     return list(connection.execute(statement).mappings().all())
 
 
-def schedules_of(connection: Connection, name: str) -> list[RowMapping]:
+def list_schedules(connection: Connection, name: str) -> list[RowMapping]:
     """Return the schedules that make runs of a type, by name, at most MOST_SHOWN."""
     here = job_definitions.c
     statement = (
@@ -420,7 +420,7 @@ def schedules_of(connection: Connection, name: str) -> list[RowMapping]:
     return list(connection.execute(statement).mappings().all())
 
 
-def latest_runs(connection: Connection, name: str) -> list[RowMapping]:
+def list_latest_runs(connection: Connection, name: str) -> list[RowMapping]:
     """Return the LATEST runs of a type, the newest first: what a table of runs shows."""
     return list(connection.execute(_LATEST, {"name": name}).mappings().all())
 
@@ -444,7 +444,7 @@ def _latest() -> Statement:
 _LATEST = _latest()
 
 
-def failures_of(connection: Connection, name: str) -> list[RowMapping]:
+def list_failures(connection: Connection, name: str) -> list[RowMapping]:
     """Return the latest failed attempts of a type among the NEWEST of all types, by code: how many, the last.
 
     error_code, attempts, finished_at and run_id of the last one; the most frequent first.
@@ -473,7 +473,7 @@ class PausedTypes:
     alone: Sequence[RowMapping]
 
 
-def standing(connection: Connection) -> PausedTypes:
+def read_pauses(connection: Connection) -> PausedTypes:
     """Return how all types stand, by name."""
     rows = connection.execute(_PAUSES, {"alerts": ALERTS}).mappings().all()
     paused = [row for row in rows if row["paused_at"] is not None]
@@ -484,6 +484,6 @@ def standing(connection: Connection) -> PausedTypes:
     )
 
 
-def any_held(connection: Connection) -> bool:
+def has_paused_together(connection: Connection) -> bool:
     """Return whether some type was paused together with others."""
     return bool(connection.execute(_ANY_HELD, {"alerts": ALERTS}).scalar_one())

@@ -29,7 +29,7 @@ from wakeboard.database.tables import job_runs, loops, workers
 from wakeboard.reporting import worker_states
 from wakeboard.reporting.filters.search import IS_RUNNING
 from wakeboard_dashboard.queries.query_string import Filters
-from wakeboard_dashboard.queries.keyset import Rows, keyset_page
+from wakeboard_dashboard.queries.keyset import Rows, read_page
 from wakeboard_dashboard.queries.statements import Statement
 
 STATES = worker_states.NAMES
@@ -52,7 +52,7 @@ IS_HEARD, IS_CLAIMING, IS_LEAVING, IS_DRAINING, _IS_RECENT = (
 )
 
 
-def page(connection: Connection, filters: Filters) -> Rows:
+def list_workers(connection: Connection, filters: Filters) -> Rows:
     """Return workers, silent ones first: the columns of workers and rank, an index of STATES.
 
     Without a filter by state, those that stopped a while ago are left out.
@@ -67,7 +67,7 @@ def page(connection: Connection, filters: Filters) -> Rows:
         statement = statement.where(or_(*(each.icontains(words, autoescape=True) for each in named)))
     if job_type := filters.get("type"):
         statement = statement.where(literal(job_type) == any_(columns.job_types))
-    return keyset_page(connection, statement, [rank, columns.id], filters, ascending=True)
+    return read_page(connection, statement, [rank, columns.id], filters, ascending=True)
 
 
 # The limit is inside, ordered by the index of what runs, so that nothing else is read; a worker that runs
@@ -101,7 +101,7 @@ class WorkerRuns:
         return list(zip(self.ids, self.job_types, strict=False))
 
 
-def running(connection: Connection, ids: Sequence[str]) -> Mapping[str, WorkerRuns]:
+def read_running(connection: Connection, ids: Sequence[str]) -> Mapping[str, WorkerRuns]:
     """Return by worker id what the workers ``ids`` run now, together not many more than MOST_RUNNING runs."""
     rows = connection.execute(_RUNNING, {"ids": list(ids)}).all() if ids else []
     is_cut = sum([len(row.ids) for row in rows]) > MOST_RUNNING
@@ -112,19 +112,19 @@ def running(connection: Connection, ids: Sequence[str]) -> Mapping[str, WorkerRu
 _VERSIONS = select(columns.version).distinct().where(IS_HEARD, columns.version.is_not(None))
 
 
-def versions(connection: Connection) -> list[str]:
+def list_versions(connection: Connection) -> list[str]:
     """Return the versions that live workers run."""
     return sorted(connection.execute(_VERSIONS).scalars())
 
 
 # Of the newest attempts of all workers, so many are looked at for those of one.
 NEWEST = 5000
-ENDS = 20
+MOST_ATTEMPTS = 20
 
 runs = job_runs.c
 
 
-def one(connection: Connection, worker_id: str) -> RowMapping | None:
+def find_worker(connection: Connection, worker_id: str) -> RowMapping | None:
     """Return the worker ``worker_id`` with its rank, an index of ``workers.STATES``; None if unknown."""
     statement = select(workers, rank).where(workers.c.id == worker_id)
     return connection.execute(statement).mappings().one_or_none()
@@ -140,7 +140,7 @@ _HELD_RUNS = (
 )  # fmt: skip
 
 
-def held_runs(connection: Connection, worker_id: str) -> list[RowMapping]:
+def list_runs(connection: Connection, worker_id: str) -> list[RowMapping]:
     """Return what a worker runs now, the longest first, at most MOST_RUNNING.
 
     id, locked_by, job_type, attempts, started_at, locked_until, cancel_requested_at, progress_done,
@@ -171,13 +171,13 @@ ORDER BY a.finished_at DESC, a.run_id DESC
 """)
 
 
-def ends(connection: Connection, worker_id: str) -> list[RowMapping]:
+def list_attempts(connection: Connection, worker_id: str) -> list[RowMapping]:
     """Return the last ENDS attempts of a worker, among the NEWEST of all and the NEWEST failed ones."""
-    values = {"worker": worker_id, "newest": NEWEST, "most": ENDS}
+    values = {"worker": worker_id, "newest": NEWEST, "most": MOST_ATTEMPTS}
     return list(connection.execute(_ENDS, values).mappings().all())
 
 
-def loops_of(connection: Connection, worker_id: str) -> list[RowMapping]:
+def list_loops(connection: Connection, worker_id: str) -> list[RowMapping]:
     """Return the background duties of a worker: name, interval_seconds, last_success_at, last_error(_at)."""
     here = loops.c
     statement = (

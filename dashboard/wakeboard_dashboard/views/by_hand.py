@@ -76,7 +76,7 @@ def _whole(name: str, text: str, low: int, high: int) -> int | None:
 
 def _ask_enqueue() -> Context:
     return {
-        "types": runs.type_names(reading()) if g.actor.job_types is None else g.actor.job_types,
+        "types": runs.list_type_names(reading()) if g.actor.job_types is None else g.actor.job_types,
         "chosen": request.args.get("type", "")[:LONGEST],
         "ends": ends.ENDS,
         "priorities": PRIORITIES,
@@ -98,7 +98,7 @@ def _hold(connection: psycopg.Connection, actor: Actor, reason: str | None) -> A
 
 
 def _ask_hold() -> Context:
-    return {"standing": query.standing(reading()), "ends": ends.ENDS, "is_hold": True}
+    return {"standing": query.read_pauses(reading()), "ends": ends.ENDS, "is_hold": True}
 
 
 add_verb(

@@ -27,7 +27,7 @@ COLUMNS = [
 def find() -> Context:
     """Return the unconfirmed effects of the page."""
     filters = params.from_request(FIELDS)
-    return {"filters": filters, "rows": effects.page(reading(), filters)}
+    return {"filters": filters, "rows": effects.list_effects(reading(), filters)}
 
 
 add_page(
@@ -57,6 +57,6 @@ add_verb(
     says=lambda effect_id: "Did it happen? Look at the receiving side first: what you say here is believed.",
     back=lambda effect_id: PATH,
     fields="effects/_settle.html",
-    ask=lambda effect_id: {"effect": effects.one(reading(), effect_id)},
+    ask=lambda effect_id: {"effect": effects.find_effect(reading(), effect_id)},
     takes=("happened",),
 )

@@ -59,7 +59,7 @@ class TrendBar:
 def find(fingerprint: str) -> Context:
     """Return one group, and a failure of the window in full; the parts of the page ask for themselves."""
     filters, kept = params.from_request(FIELDS), _shown(fingerprint)
-    newest = errors.newest(reading(), FailureWindow(*_span(filters), number=kept.id))
+    newest = errors.list_newest_attempts(reading(), FailureWindow(*_span(filters), number=kept.id))
     sample = next((row for row in newest if row["traceback"]), newest[0] if newest else None)
     return {
         "filters": filters,
@@ -82,11 +82,11 @@ def find_facts(fingerprint: str) -> Context:
         "badges": failures.BADGES,
         "meanings": dict(failures.MEANINGS),
         "standing": _standing(kept),
-        "kin": error_groups.kin(reading(), kept),
-        "last": error_groups.last_failure(reading(), kept.id),
-        "schedules": error_groups.by_schedule(reading(), kept.id, *_span(filters)),
+        "kin": error_groups.list_same_failures(reading(), kept),
+        "last": error_groups.find_last_failure(reading(), kept.id),
+        "schedules": error_groups.count_by_schedule(reading(), kept.id, *_span(filters)),
         "schedules_cap": error_groups.SCHEDULES_CAP,
-        "first_is_kept": error_groups.is_kept(reading(), kept.first_run_id),
+        "first_is_kept": error_groups.has_run(reading(), kept.first_run_id),
         "runs_link": _runs_of(kept, filters).link("/runs"),
         "retry_link": failures.retry_link(fingerprint),
         "cancel_link": failures.cancel_link(fingerprint),
@@ -121,7 +121,7 @@ def find_runs(fingerprint: str) -> Context:
         "filters": filters,
         "path": f"/errors/{fingerprint}",
         "standing": _standing(kept),
-        "rows": runs.page(reading(), found, wanted, payloads=payloads),
+        "rows": runs.list_runs(reading(), found, wanted, payloads=payloads),
         "row_verb": runs_page.row_verb,
         "key_verb": runs_page.key_verb,
     }
@@ -130,18 +130,18 @@ def find_runs(fingerprint: str) -> Context:
 def find_workers(fingerprint: str) -> Context:
     """Return on which workers it failed in the window, and who muted it."""
     filters, kept = params.from_request(FIELDS), _shown(fingerprint)
-    workers = error_groups.by_worker(reading(), kept.id, *_span(filters))
+    workers = error_groups.count_by_worker(reading(), kept.id, *_span(filters))
     return {
         "workers": workers,
         "workers_cap": error_groups.WORKERS_CAP,
         "is_workers_cut": bool(workers) and workers[0]["counted"] >= error_groups.WORKERS_CAP,
-        "acts": error_groups.acts(reading(), fingerprint),
+        "acts": error_groups.list_mutes(reading(), fingerprint),
     }
 
 
 def kept_group(fingerprint: str) -> ErrorGroupRow:
     """Return the group of ``fingerprint``; a page says so where there is none."""
-    found = error_groups.one(reading(), read(fingerprint))
+    found = error_groups.find_group(reading(), read(fingerprint))
     if found is None:
         _unknown(fingerprint)
     return found
@@ -162,7 +162,7 @@ def _shown(fingerprint: str) -> ErrorGroupRow:
 def _standing(kept: ErrorGroupRow) -> dict[str, int]:
     """Return how many runs of this request's group are in each state, counted once."""
     if "runs_of_group" not in g:
-        g.runs_of_group = error_groups.standing(reading(), kept.id)
+        g.runs_of_group = error_groups.count_runs(reading(), kept.id)
     found: dict[str, int] = g.runs_of_group
     return found
 
@@ -207,7 +207,7 @@ def starts(since: datetime, until: datetime, step: str, zone: tzinfo) -> list[da
 def trend(kept: ErrorGroupRow, since: datetime, until: datetime, step: str) -> list[TrendBar]:
     """Return the failures of each hour or day of the operator's zone, from that of ``since`` on."""
     begun = starts(since, until, step, g.zone)
-    counted = error_groups.trend(reading(), kept.id, since, until, begun)
+    counted = error_groups.count_steps(reading(), kept.id, since, until, begun)
     form = "%a %H:%M" if step == "hour" else "%a %-d %b"
     return [
         TrendBar(start_at, start_at.astimezone(g.zone).strftime(form), count)

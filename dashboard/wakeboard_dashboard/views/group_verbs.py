@@ -95,7 +95,7 @@ def retry(fingerprint: str) -> Response | str:
     require(verb)
     kept = kept_group(fingerprint)
     if request.method == "GET":
-        standing = error_groups.standing(reading(), kept.id, FAILING)
+        standing = error_groups.count_runs(reading(), kept.id, FAILING)
         dead, failed = (standing[status.value] for status in (Status.DEAD, Status.FAILED))
         says = (
             f"Retry the runs of {_title(fingerprint)} that fail now, {capped(dead)} dead and "

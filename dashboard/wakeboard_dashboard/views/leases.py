@@ -11,8 +11,8 @@ from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import leases
 from wakeboard_dashboard.queries.keyset import Rows
-from wakeboard_dashboard.queries.runs import type_names
-from wakeboard_dashboard.queries.types import usual_paces
+from wakeboard_dashboard.queries.runs import list_type_names
+from wakeboard_dashboard.queries.types import read_usual_paces
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.scopes import Scope
@@ -35,8 +35,8 @@ COLUMNS = [
 def find() -> Context:
     """Return what runs now, with the state of each lease in words."""
     filters = params.from_request(FIELDS)
-    rows = leases.page(reading(), filters)
-    paces = usual_paces(reading(), as_of(), {row["job_type"] for row in rows.items})
+    rows = leases.list_leases(reading(), filters)
+    paces = read_usual_paces(reading(), as_of(), {row["job_type"] for row in rows.items})
     return {
         "filters": filters,
         "rows": rows,
@@ -51,7 +51,7 @@ def find() -> Context:
         "states": STATES,
         "offered": [(state.name, state.title) for state in STATES],
         "takeover": takeover,
-        "types": type_names(reading()),
+        "types": list_type_names(reading()),
     }
 
 
@@ -59,8 +59,8 @@ def find_refused() -> Context:
     """Return the late answers that were refused in 24 h."""
     params.from_request(FIELDS)
     return {
-        "refused": leases.refused(reading()),
-        "count": leases.refused_count(reading()),
+        "refused": leases.list_refused(reading()),
+        "count": leases.count_refused(reading()),
         "most": leases.COUNTED_REFUSED,
     }
 
@@ -82,8 +82,8 @@ def twin(context: Context) -> Json:
     rows: Rows = context["rows"]
     return {
         **rows.twin(lambda row: _item(row, context)),
-        "refused_24h": leases.refused_count(reading()),
-        "refused": [dict(row) for row in leases.refused(reading())],
+        "refused_24h": leases.count_refused(reading()),
+        "refused": [dict(row) for row in leases.list_refused(reading())],
     }
 
 

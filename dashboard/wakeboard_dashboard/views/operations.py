@@ -41,7 +41,7 @@ def find() -> Context:
     filters = params.from_request(FIELDS)
     return {
         "filters": filters,
-        "rows": operations.page(reading(), filters),
+        "rows": operations.list_operations(reading(), filters),
         "words": words,
         "line_of": line_of,
         "states": rules.STATES,
@@ -52,7 +52,7 @@ def _found(operation_id: int) -> RowMapping:
     """Return the operation; the parts of its page share one look at it."""
     if "operation" not in g:
         params.from_request(FIELDS_OF_ONE)
-        g.operation = operations.one(reading(), operation_id)
+        g.operation = operations.find_operation(reading(), operation_id)
     operation: RowMapping | None = g.operation
     if operation is None:
         abort(404, control.missing(operation_id).message)
@@ -69,11 +69,11 @@ def find_one(operation_id: int) -> Context:
     """Return an operation and the runs of it that the address asks for."""
     filters = params.from_request(FIELDS_OF_ONE)
     found = _found(operation_id)
-    is_bad, sentence = words.sentence(dict(found), as_of(), is_alive=operations.is_somebody_alive(reading()))
+    is_bad, sentence = words.sentence(dict(found), as_of(), is_alive=operations.has_live_worker(reading()))
     return {
         "operation": found,
         "filters": filters,
-        "rows": operations.runs_of(reading(), operation_id, filters),
+        "rows": operations.list_runs(reading(), operation_id, filters),
         "results": tuple(operations.RESULTS),
         "words": words,
         "is_bad": is_bad,

@@ -49,7 +49,7 @@ def payload_given() -> Json | None:
 
 
 def _ask_again(run_id: int) -> Context:
-    found = query.one(reading(), run_id)
+    found = query.find_run(reading(), run_id)
     if found is None or not g.actor.role.covers(Role.ADMIN):
         return {"before": None, "has_secrets": False}
     shown = redact(found["payload"])

@@ -66,7 +66,7 @@ def find() -> Context:
         return _still_shown(ids)
     filters = params.from_request(FIELDS)
     found = _search(filters)
-    rows = runs.page(
+    rows = runs.list_runs(
         reading(), found, filters, payloads=PAYLOADS.get(PurePosixPath(request.path).suffix, Payloads.NONE)
     )
     return {
@@ -81,11 +81,11 @@ def find() -> Context:
         "count": _counted(found, rows, filters) if request.path == PATH else "",
         "goes_on": found.end is not None and rows.older is not None and len(rows.items) < filters.limit,
         "window": search.WINDOW,
-        "types": runs.type_names(reading()),
+        "types": runs.list_type_names(reading()),
         "ages": AGES,
         "states": STATES,
         "controls": CONTROLS,
-        "views": runs.saved_views_of(reading(), "runs") if request.path == PATH else [],
+        "views": runs.list_saved_views(reading(), "runs") if request.path == PATH else [],
         "for_all": _for_all(filters, rows) if request.path == PATH else [],
     }
 
@@ -119,10 +119,10 @@ def _still_shown(ids: list[int]) -> Context:
     arguments = request.args.copy()
     arguments.poplist("shown")
     filters = params.read_here(arguments, FIELDS)
-    rows = Rows(runs.shown(reading(), ids))
+    rows = Rows(runs.read_runs(reading(), ids))
     is_first = filters.cursor_text is None
     full = len(ids) >= filters.limit
-    new = runs.newcomers(reading(), _search(filters), ids, full=full) if is_first else 0
+    new = runs.count_newer(reading(), _search(filters), ids, full=full) if is_first else 0
     return {
         "filters": filters,
         "rows": rows,
@@ -163,7 +163,7 @@ def _counted(found: search.Search, rows: Rows, filters: params.Filters) -> str:
     page has all of them, and where counting would cost too much."""
     if rows.older is None and rows.newer is None:
         return ""
-    counted = runs.count(reading(), found, filters, rows)
+    counted = runs.count_matching(reading(), found, filters, rows)
     if counted is None:
         return ""
     matching, is_all = counted

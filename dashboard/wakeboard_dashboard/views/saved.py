@@ -47,7 +47,7 @@ def _ask() -> Context:
 
 
 def _view(view_id: int) -> RowMapping:
-    found = runs.saved_view(reading(), view_id)
+    found = runs.find_saved_view(reading(), view_id)
     if found is None:
         abort(404, "There is no such view; it may have been removed.")
     return found

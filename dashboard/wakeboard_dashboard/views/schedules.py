@@ -55,18 +55,18 @@ class Strip(NamedTuple):
 def find() -> Context:
     """Return the definitions of the page with their latest runs and missed fires."""
     filters = params.from_request(FIELDS)
-    rows = schedules.page(reading(), filters)
+    rows = schedules.list_schedules(reading(), filters)
     zones = {row["id"]: row["timezone"] for row in rows.items}
-    latest = schedules.latest_runs(reading(), list(zones))
+    latest = schedules.read_latest_runs(reading(), list(zones))
     return {
         "filters": filters,
         "rows": rows,
         "strips": {each: _strip(runs, zones[each], g.zone) for each, runs in latest.items()},
-        "missed": schedules.missed_lately(reading()),
+        "missed": schedules.count_missed(reading()),
         "pauses": pauses(rows.items),
         "meanings": MEANINGS,
         "states": schedules.STATES,
-        "types": schedules.type_names(reading()),
+        "types": schedules.list_type_names(reading()),
         "words": words,
     }
 
@@ -80,7 +80,7 @@ def _strip(runs: Sequence[LatestRun], timezone: str, zone: tzinfo) -> Strip:
 def pauses(definitions: Sequence[RowMapping]) -> dict[str, RowMapping]:
     """Return by name who paused those that are paused, when and why, as far as the audit log knows."""
     names = [row["name"] for row in definitions if not row["enabled"]]
-    found = audit.last_actions(reading(), "schedule", names, ["schedule.pause"])
+    found = audit.find_last_actions(reading(), "schedule", names, ["schedule.pause"])
     return {name: row for (name, _), row in found.items()}
 
 
@@ -112,7 +112,7 @@ def _found(name: str) -> RowMapping:
     """Return the definition; the parts of its page, each with a query of its own, share one look at it."""
     if "definition" not in g:
         params.from_request()
-        g.definition = schedules.one(reading(), name)
+        g.definition = schedules.find_schedule(reading(), name)
     definition: RowMapping | None = g.definition
     if definition is None:
         if schedules.was_removed(reading(), name):
@@ -158,11 +158,11 @@ def find_fires(name: str) -> Context:
 def find_history(name: str) -> Context:
     """Return the latest runs of one definition and the fires it missed."""
     definition = _found(name)
-    latest = schedules.latest_runs(reading(), [definition["id"]]).get(definition["id"], ())
+    latest = schedules.read_latest_runs(reading(), [definition["id"]]).get(definition["id"], ())
     return {
         "definition": definition,
-        "runs": schedules.runs_of(reading(), definition["id"]),
-        "missed": schedules.missed_of(reading(), definition["id"]),
+        "runs": schedules.list_runs(reading(), definition["id"]),
+        "missed": schedules.list_missed(reading(), definition["id"]),
         "most_missed": schedules.CAP,
         "odd": oddities(latest, definition["timezone"]),
         "words": words,
@@ -173,7 +173,7 @@ def find_missed(name: str) -> Context:
     """Return a page of the fires that one definition missed."""
     definition = _found(name)
     filters = params.from_request()
-    rows = schedules.missed_page(reading(), definition["id"], filters)
+    rows = schedules.list_missed_page(reading(), definition["id"], filters)
     return {"definition": definition, "filters": filters, "rows": rows, "words": words}
 
 
@@ -182,7 +182,7 @@ def find_audit(name: str) -> Context:
     definition = _found(name)
     return {
         "definition": definition,
-        "rows": audit.of_one(reading(), "schedule", name),
+        "rows": audit.list_entries_of(reading(), "schedule", name),
         "changes": changes,
         "whole": whole,
         "word_of": word_of,
@@ -219,12 +219,12 @@ def twin_of_one(context: Context) -> Json:
             }
             for row in history["runs"]
         ],
-        "audit": [hidden(row) for row in audit.of_one(reading(), "schedule", definition["name"])],
+        "audit": [hidden(row) for row in audit.list_entries_of(reading(), "schedule", definition["name"])],
     }
 
 
 def _asking_to_run(name: str) -> str:
-    definition = schedules.one(reading(), name)
+    definition = schedules.find_schedule(reading(), name)
     said = f"Enqueue one run of {name} now? Its schedule goes on as before."
     why = words.standing(definition) if definition else ""
     return f"{said} But {why}: the run waits." if why else said

@@ -69,7 +69,7 @@ def find() -> Context:
         "settings": _settings(),
         "versions": {
             "wakeboard": __version__,
-            "workers": workers.versions(reading()),
+            "workers": workers.list_versions(reading()),
             "python": platform.python_version(),
             "schema_needed": db.head_revision(),
         },
@@ -95,7 +95,7 @@ def loop_error(said: str | None) -> str | None:
 def find_server() -> Context:
     """Return how the database stands, and sentences on what should be looked at."""
     params.from_request()
-    server = dict(system.server(reading()))
+    server = dict(system.read_server(reading()))
     folder, unrebuilt = server.pop("data_folder"), server.pop("unrebuilt")
     server["is_embedded"] = folder is not None and Path(folder).is_relative_to(_own_settings().data_dir)
     server["address"] = _address() if _may_act() else None
@@ -105,10 +105,10 @@ def find_server() -> Context:
         "oldest_transaction": _oldest(holders),
         "holders": holders,
         "sight": vacuum_blockers.sight(reading())._asdict(),
-        "replicas": system.replicas(reading()),
+        "replicas": system.list_replicas(reading()),
         "pages_replica": pages_replica() if database().pages is not database().primary else None,
-        "installation": system.installation(reading()),
-        "refused_answers_24h": leases.refused_count(reading(), MOST_REFUSED),
+        "installation": system.read_installation(reading()),
+        "refused_answers_24h": leases.count_refused(reading(), MOST_REFUSED),
         "unrebuilt": unrebuilt,
     }
     return found | {"warnings": list(warnings(found))}
@@ -118,7 +118,7 @@ def pages_replica() -> Context:
     """Return how the replica stands that pages are read from; ``error`` says why it does not answer."""
     try:
         with looking(database().pages) as connection:
-            row = dict(system.follower(connection))
+            row = dict(system.read_replica(connection))
             row["behind_seconds"] = database().follower.look(connection, database().primary)
             return row | {"error": None}
     except (exc.SQLAlchemyError, psycopg.Error, DatabaseError) as failure:
@@ -177,10 +177,10 @@ def _spent(page: PageMetrics) -> Json:
 def find_sizes() -> Context:
     """Return tables and indexes with their sizes."""
     params.from_request()
-    tables = system.tables(reading())
+    tables = system.list_tables(reading())
     return {
         "tables": tables,
-        "indexes": system.indexes(reading()),
+        "indexes": system.list_indexes(reading()),
         "late_tables": [row["name"] for row in tables if _waits_for_vacuum(row)],
     }
 

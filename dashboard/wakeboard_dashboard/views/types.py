@@ -78,19 +78,19 @@ class TypeRow:
 def find() -> Context:
     """Return the types of the page and what is counted about them."""
     filters = params.from_request(FIELDS)
-    rows = query.page(reading(), filters)
-    numbers = query.numbers(reading(), query.paces(reading(), as_of(), [row["name"] for row in rows.items]))
+    rows = query.list_types(reading(), filters)
+    numbers = query.read_numbers(reading(), query.read_paces(reading(), as_of(), [row["name"] for row in rows.items]))
     return {
         "filters": filters,
         "rows": rows,
         "lines": [_line(row, numbers) for row in rows.items],
-        "unregistered": query.unregistered(reading()),
+        "unregistered": query.list_unregistered(reading()),
         "why_unregistered": why_unregistered,
         "states": query.STATES,
         "capped": capped,
         "retries": retries,
         # Asked by the page alone, not by its fragments.
-        "is_any_held": lambda: query.any_held(reading()),
+        "is_any_held": lambda: query.has_paused_together(reading()),
     }
 
 
@@ -206,11 +206,11 @@ def _days(text: str) -> int | None:
 
 
 def _ask_keep(name: str) -> Context:
-    return {"type": query.one(reading(), name), "largest": types.MOST_DAYS}
+    return {"type": query.find_type(reading(), name), "largest": types.MOST_DAYS}
 
 
 def _ask_limit(name: str) -> Context:
-    return {"type": query.one(reading(), name), "largest": LARGEST_LIMIT}
+    return {"type": query.find_type(reading(), name), "largest": LARGEST_LIMIT}
 
 
 add_verb(
@@ -223,7 +223,7 @@ add_verb(
     ),
     back=lambda name: PATH,
     fields="types/_pause.html",
-    ask=lambda name: {"type": query.one(reading(), name), "ends": ends.ENDS},
+    ask=lambda name: {"type": query.find_type(reading(), name), "ends": ends.ENDS},
     keeps=True,
     takes=ends.FIELDS,
     scope=Scope.TYPE,
