@@ -1,4 +1,4 @@
-"""What the page of alerts asks: how each rule stands, what was told, how the dead man's switch fares."""
+"""Reads alert rules, their messages, and the last ping of the dead man's switch."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _FIRING = fixed(
 def list_rules(connection: Connection) -> list[RowMapping]:
     """Return all rules, those that fire first: the columns of alert_rules, and ``is_silenced``."""
     rank = case((IS_FIRING, 0), (rules.enabled, 1), else_=2)
-    found = select(alert_rules, IS_SILENCED.label("is_silenced")).order_by(rank, rules.id)
-    return list(connection.execute(found).mappings().all())
+    statement = select(alert_rules, IS_SILENCED.label("is_silenced")).order_by(rank, rules.id)
+    return list(connection.execute(statement).mappings())
 
 
 def find_rule(connection: Connection, rule_id: int) -> RowMapping | None:
-    """Return one rule as ``every_rule`` does, None when there is none."""
-    found = select(alert_rules, IS_SILENCED.label("is_silenced")).where(rules.id == rule_id)
-    return connection.execute(found).mappings().one_or_none()
+    """Return one rule as ``list_rules`` does, None when there is none."""
+    statement = select(alert_rules, IS_SILENCED.label("is_silenced")).where(rules.id == rule_id)
+    return connection.execute(statement).mappings().one_or_none()
 
 
 def list_firing_rules(connection: Connection) -> list[RowMapping]:
@@ -39,15 +39,15 @@ def list_firing_rules(connection: Connection) -> list[RowMapping]:
 
 
 def list_rule_states(connection: Connection) -> list[tuple[str, bool]]:
-    """Return (name, whether it fires) of every rule that is on."""
-    found = connection.execute(select(rules.name, IS_FIRING).where(rules.enabled).order_by(rules.name))
-    return [(row[0], bool(row[1])) for row in found]
+    """Return (name, whether it fires) of every enabled rule."""
+    statement = select(rules.name, IS_FIRING).where(rules.enabled).order_by(rules.name)
+    return [(name, bool(is_firing)) for name, is_firing in connection.execute(statement)]
 
 
 def list_latest_messages(connection: Connection) -> list[RowMapping]:
     """Return the last 50 messages, newest first, with the name of their rule (None: the database's own)."""
     body = messages.body["sentence"].astext.label("sentence")
-    found = (
+    statement = (
         select(
             messages.id,
             messages.rule_id,
@@ -69,7 +69,7 @@ def list_latest_messages(connection: Connection) -> list[RowMapping]:
         .order_by(messages.id.desc())
         .limit(MESSAGES)
     )
-    return list(connection.execute(found).mappings().all())
+    return list(connection.execute(statement).mappings())
 
 
 def read_ping(connection: Connection) -> dict[str, object]:

@@ -1,4 +1,4 @@
-"""What the page of effects asks: which effects were begun and never confirmed."""
+"""Reads effects that were begun and never confirmed."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ IS_UNCONFIRMED = literal_column(effect_store.is_unconfirmed(str(effects)), Boole
 
 
 def list_effects(connection: Connection, filters: Filters) -> Rows:
-    """Return effects begun by attempts that no longer run, newest first.
+    """Return a page of effects begun by attempts that no longer run, newest first.
 
-    Rows carry id, scope, key, run_id, attempt, lease_epoch, status, created_at, and of the run (NULL where it
+    Rows have id, scope, key, run_id, attempt, lease_epoch, status, created_at, and of the run (NULL where it
     is gone) job_type and run_status.
     """
     columns = effects.c
@@ -48,6 +48,6 @@ def list_effects(connection: Connection, filters: Filters) -> Rows:
 
 
 def find_effect(connection: Connection, effect_id: int) -> RowMapping | None:
-    """Return the ledger's row ``effect_id``; None when it is gone."""
+    """Return the effect ``effect_id``, None when it is gone."""
     statement = select(effects).where(effects.c.id == effect_id)
     return connection.execute(statement).mappings().one_or_none()

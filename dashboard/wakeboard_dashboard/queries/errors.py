@@ -1,9 +1,9 @@
-"""What the pages of errors ask: failures of a window by group, code and type, and how many runs fail now.
+"""Counts failures of a window by error group, and the runs that fail now.
 
-A failure without a group was written by a version that knew none; code and type stand for it.
+A failure without a group is told apart by its code and type.
 
-Each is read from an index alone, newest first: of attempts the newest CAP, of runs the newest RUNS_CAP that
-are failed, and as many that are dead: as many as lists of runs count.
+All is read from indexes alone, newest first: the newest CAP failed attempts, the newest RUNS_CAP failed runs
+and as many dead ones.
 """
 
 from __future__ import annotations
@@ -44,13 +44,12 @@ from wakeboard.reporting.activity_report.faults import UNKNOWN
 from wakeboard_dashboard.queries.error_groups import ErrorGroupRow, read_groups
 from wakeboard_dashboard.queries.statements import Column, Statement
 
-# How many attempts, and how many runs that fail now, are counted.
 CAP, RUNS_CAP = 20_000, 10_000
 BUCKETS = 24
 NO_STEPS = (0,) * BUCKETS
 MOST_GROUPS = 100
 NEWEST = 20
-# Templates of messages of which all changes.
+# Templates that keep nothing of a message.
 EMPTY_TEMPLATES = ("", "<value>", "<n>", "<id>")
 
 attempts, runs = job_attempts.c, job_runs.c
@@ -60,7 +59,7 @@ _code = func.coalesce(attempts.error_code, literal(UNKNOWN, literal_execute=True
 
 @dataclass(frozen=True, slots=True)
 class FailureWindow(TimeWindow):
-    """The failures that a page is about: a span of time and, if given, one code, one type, one group."""
+    """The failures of a page: those of a span of time and, if given, of one code, one type, one group."""
 
     code: str | None = None
     job_type: str | None = None
@@ -74,17 +73,16 @@ class FailureWindow(TimeWindow):
     @property
     def starts(self) -> list[datetime]:
         """When the BUCKETS begin, but none after the end of a very short window."""
-        gone = (step * self.bucket for step in range(BUCKETS))
-        return [self.since + each for each in gone if each < self.until - self.since]
+        offsets = (step * self.bucket for step in range(BUCKETS))
+        return [self.since + offset for offset in offsets if offset < self.until - self.since]
 
 
 @dataclass(frozen=True, slots=True)
 class FailureGroup:
     """Failures of one group: attempts in the window, runs that fail now, an example.
 
-    ``number`` is the group's, ``kept`` its row; None for failures from before there were groups, and where
-    retention has removed the row. ``buckets`` counts the attempts of each BUCKETS-th of the window, oldest
-    first.
+    ``number`` is None for failures without a group, ``row`` also where retention has removed it. ``buckets``
+    counts the attempts of each BUCKETS-th of the window, oldest first.
     """
 
     code: str
@@ -106,7 +104,7 @@ class FailureGroup:
 
     @property
     def summary(self) -> str | None:
-        """The message without what changes; the newest one where nothing else is left of it."""
+        """The message without its changing parts, or the newest message where nothing else is left."""
         template = self.row.template if self.row else ""
         return self.message if template in EMPTY_TEMPLATES else template
 
@@ -118,10 +116,10 @@ class FailureGroup:
 
 @dataclass(frozen=True, slots=True)
 class RankedGroups:
-    """The groups of a window, most failures first: ``heard`` and, if they stand apart, ``muted`` ones.
+    """The groups of a window, most failures first, the ``muted`` ones apart if that was wanted.
 
-    ``count``: how many are heard, told or not. ``numbers``: those of all groups, as PostgreSQL writes an
-    array, to be asked about again. ``is_cut``: counting stopped at CAP, ``are_runs_cut``: that of runs at
+    ``count`` is that of all unmuted groups, listed or not. ``numbers`` are those of all groups, as the text
+    of a PostgreSQL array. ``is_cut``: counting stopped at CAP; ``are_runs_cut``: counting of runs at
     RUNS_CAP.
     """
 
@@ -134,16 +132,15 @@ class RankedGroups:
 
 
 def list_most_attempted(connection: Connection, window: FailureWindow) -> RankedGroups:
-    """Return the groups of the most failed attempts of any code and type, without steps and what fails now.
+    """Return the MOST_GROUPS groups with the most failed attempts, and those that tie with the last.
 
-    They are MOST_GROUPS, and those with as many attempts as the last of them: of these the runs that fail say
-    which comes first.
+    Without steps, and without the runs that fail now.
     """
     newest = _newest_attempts(window)
     counted = (
         select(
             *_group_of(newest),
-            func.count().label("tried"),
+            func.count().label("attempts"),
             func.min(newest.c.finished_at).label("first_at"),
             func.max(newest.c.finished_at).label("last_at"),
         )
@@ -152,8 +149,8 @@ def list_most_attempted(connection: Connection, window: FailureWindow) -> Ranked
     )
     ranked = select(
         counted,
-        (func.sum(counted.c.tried).over() >= CAP).label("is_cut"),
-        func.rank().over(order_by=counted.c.tried.desc()).label("rank"),
+        (func.sum(counted.c.attempts).over() >= CAP).label("is_cut"),
+        func.rank().over(order_by=counted.c.attempts.desc()).label("rank"),
     ).subquery("ranked")
     statement = select(ranked).where(ranked.c.rank <= MOST_GROUPS).order_by(ranked.c.rank)
     rows = connection.execute(statement).all()
@@ -162,7 +159,7 @@ def list_most_attempted(connection: Connection, window: FailureWindow) -> Ranked
             row.code,
             row.job_type,
             row.error_group,
-            count=row.tried,
+            count=row.attempts,
             first_at=row.first_at,
             last_at=row.last_at,
         )
@@ -171,51 +168,54 @@ def list_most_attempted(connection: Connection, window: FailureWindow) -> Ranked
     return RankedGroups(groups, is_cut=rows[0].is_cut) if rows else RankedGroups()
 
 
-def count_steps(connection: Connection, window: FailureWindow, found: Sequence[FailureGroup]) -> list[Sequence[int]]:
-    """Return the buckets of each group that ``tried`` found."""
-    if not found:
+def count_steps(
+    connection: Connection, window: FailureWindow, groups: Sequence[FailureGroup]
+) -> list[Sequence[int]]:
+    """Return the buckets of each of ``groups``, which ``list_most_attempted`` returned."""
+    if not groups:
         return []
     newest = _newest_attempts(window)
-    asked = (
+    wanted = (
         func.unnest(
-            literal([group.code for group in found], ARRAY(Text)),
-            literal([group.job_type for group in found], ARRAY(Text)),
-            literal([group.number for group in found], ARRAY(BigInteger)),
+            literal([group.code for group in groups], ARRAY(Text)),
+            literal([group.job_type for group in groups], ARRAY(Text)),
+            literal([group.number for group in groups], ARRAY(BigInteger)),
         )
-        .table_valued("code", "job_type", "number", with_ordinality="place", name="asked")
+        .table_valued("code", "job_type", "number", with_ordinality="place", name="wanted")
         .render_derived()
     )
     counted = (
         select(
-            asked.c.place,
+            wanted.c.place,
             _step(newest.c.finished_at, window).label("step"),
-            func.count().label("tried"),
+            func.count().label("attempts"),
         )
         .select_from(newest)
         .join(
-            asked,
+            wanted,
             and_(
-                asked.c.code == newest.c.code,
-                asked.c.job_type == newest.c.job_type,
-                asked.c.number.is_not_distinct_from(newest.c.error_group),
+                wanted.c.code == newest.c.code,
+                wanted.c.job_type == newest.c.job_type,
+                wanted.c.number.is_not_distinct_from(newest.c.error_group),
             ),
         )
         .group_by("place", "step")
     )
-    buckets = [[0] * BUCKETS for _ in found]
+    buckets = [[0] * BUCKETS for _ in groups]
     for row in connection.execute(counted):
-        buckets[row.place - 1][row.step - 1] = row.tried
+        buckets[row.place - 1][row.step - 1] = row.attempts
     return [*buckets]
 
 
 def list_groups(
     connection: Connection, window: FailureWindow, *, most: int | None = MOST_GROUPS, apart: bool = True
 ) -> RankedGroups:
-    """Return the groups, at most ``most`` that are muted and as many others; ``apart``: see FailureGroups.
+    """Return the groups, at most ``most`` muted ones and as many others.
 
-    Without what is kept of them and without examples: there may be thousands.
+    ``apart``: muted groups are ranked by themselves. The groups have neither rows nor messages: there may be
+    thousands.
     """
-    rows = connection.execute(_every(window, most, apart=apart)).all()
+    rows = connection.execute(_select_groups(window, most, apart=apart)).all()
     if not rows:
         return RankedGroups()
     groups: dict[bool, list[FailureGroup]] = {False: [], True: []}
@@ -224,7 +224,7 @@ def list_groups(
             row.code,
             row.job_type,
             row.error_group,
-            count=row.tried,
+            count=row.attempts,
             failed=row.failed,
             dead=row.dead,
             first_at=row.first_at,
@@ -239,28 +239,27 @@ def list_groups(
 
 
 def _buckets(steps: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
-    """Return how many are counted in each step, of which the first is 1; 0 stands for none."""
+    """Return the counts of steps 1 to BUCKETS; step 0 holds what has no step."""
     buckets = [0] * (BUCKETS + 1)
     for step, count in zip(steps, counts, strict=True):
         buckets[step] = count
     return tuple(buckets[1:])
 
 
-def _every(window: FailureWindow, most: int | None, *, apart: bool) -> Statement:
-    """Count failures by group: attempts of the window by step, and runs that fail now."""
+def _select_groups(window: FailureWindow, most: int | None, *, apart: bool) -> Statement:
+    """Count attempts of the window by group and step, and runs that fail now by group."""
     counted = _attempts_by_step(window).union_all(*_failing_by_group(window)).subquery("counted")
     sums = (
         select(
             *_group_of(counted),
-            func.sum(counted.c.tried).label("tried"),
+            func.sum(counted.c.attempts).label("attempts"),
             func.sum(counted.c.failed).label("failed"),
             func.sum(counted.c.dead).label("dead"),
             func.min(counted.c.first_at).label("first_at"),
             func.max(counted.c.last_at).label("last_at"),
-            # Ordered arrays are built group by group: the planner thinks that the others need more memory
-            # than there is.
+            # Without the order the planner expects arrays to need more memory than there is.
             func.array_agg(aggregate_order_by(counted.c.step, counted.c.step)).label("steps"),
-            func.array_agg(aggregate_order_by(counted.c.tried, counted.c.step)).label("counts"),
+            func.array_agg(aggregate_order_by(counted.c.attempts, counted.c.step)).label("counts"),
         )
         .group_by(*_group_of(counted))
         .subquery("sums")
@@ -270,16 +269,16 @@ def _every(window: FailureWindow, most: int | None, *, apart: bool) -> Statement
     groups = select(sums, is_muted.label("is_muted")).cte("groups")
     number = groups.c.error_group
     fails = (func.sum(groups.c.failed), func.sum(groups.c.dead))
-    # The failing runs of a code are read in one go, others state by state.
-    of_most = func.greatest(*fails) if window.code is None else fails[0] + fails[1]
+    # The failing runs of a code are read together, others state by state.
+    most_fails = func.greatest(*fails) if window.code is None else fails[0] + fails[1]
     whole = select(
-        (func.sum(groups.c.tried) >= CAP).label("is_cut"),
-        (of_most >= RUNS_CAP).label("are_runs_cut"),
+        (func.sum(groups.c.attempts) >= CAP).label("is_cut"),
+        (most_fails >= RUNS_CAP).label("are_runs_cut"),
         func.count().filter(~groups.c.is_muted).label("unmuted"),
         cast(func.array_agg(number).filter(number.is_not(None)), Text).label("numbers"),
     ).subquery("whole")
     worst_first = (
-        groups.c.tried.desc(),
+        groups.c.attempts.desc(),
         (groups.c.dead + groups.c.failed).desc(),
         groups.c.code.collate("C"),
         groups.c.job_type.collate("C"),
@@ -308,12 +307,12 @@ def _newest_attempts(window: FailureWindow) -> Subquery:
         .where(*_in_window(window))
         .order_by(attempts.finished_at.desc())
         .limit(literal(CAP, literal_execute=True))
-        .subquery("tried")
+        .subquery("newest")
     )
 
 
 def _group_of(rows: FromClause) -> tuple[Column, ...]:
-    """Return the columns that tell groups apart: the number first, for numbers are quickly compared."""
+    """Return the columns that tell groups apart."""
     return rows.c.error_group, rows.c.code, rows.c.job_type
 
 
@@ -329,7 +328,7 @@ def _attempts_by_step(window: FailureWindow) -> Statement:
         *_group_of(newest),
         _step(newest.c.finished_at, window).label("step"),
         # Sums of integers are no decimals.
-        func.count().cast(Integer).label("tried"),
+        func.count().cast(Integer).label("attempts"),
         func.min(newest.c.finished_at).label("first_at"),
         func.max(newest.c.finished_at).label("last_at"),
         literal_column("0").label("failed"),
@@ -338,7 +337,7 @@ def _attempts_by_step(window: FailureWindow) -> Statement:
 
 
 def _failing_by_group(window: FailureWindow) -> list[Statement]:
-    """Count the newest RUNS_CAP runs that fail now by group, of each state or of one code: in step 0."""
+    """Count the newest RUNS_CAP runs that fail now by group, of each state or of one code, in step 0."""
     of_type = [] if window.job_type is None else [runs.job_type == window.job_type]
     fails = runs.status.in_([literal(status.value, literal_execute=True) for status in FAILING])
     columns = (runs.error_code.label("code"), runs.job_type, runs.error_group, runs.status)
@@ -346,10 +345,9 @@ def _failing_by_group(window: FailureWindow) -> list[Statement]:
         # The index by code has both states in one order.
         of_code = select(*columns).where(fails, runs.error_code == window.code, *of_type)
         return [_failing(of_code.order_by(runs.id.desc()))]
-    # A range, and an order that only an index by state has: others lead past runs that do not fail. One end
-    # tells the two states apart. Hidden from the planner it stands for a third of what fails: enough to read
-    # on in order until the cap, where a small number, guessed right or wrong, would have it collect them all
-    # first.
+    # A range and an order that only an index by state has: other indexes lead past runs that do not fail. The
+    # end of the range is a subquery, so the planner expects a third of what fails and reads in order up to
+    # the cap; expecting few rows, it would collect all of them first.
     failed, dead = (
         select(literal(status.value, literal_execute=True)).scalar_subquery()
         for status in (Status.FAILED, Status.DEAD)
@@ -374,15 +372,15 @@ def _failing(newest_first: Statement) -> Statement:
     ).group_by(*_group_of(newest))
 
 
-def add_group_rows(connection: Connection, found: Sequence[FailureGroup]) -> list[FailureGroup]:
-    """Return the groups, each with its row of error_groups."""
-    group_rows = read_group_rows(connection, found)
-    return [replace(group, row=group_rows.get(group.number or 0)) for group in found]
+def add_group_rows(connection: Connection, groups: Sequence[FailureGroup]) -> list[FailureGroup]:
+    """Return ``groups``, each with its row of error_groups."""
+    group_rows = read_group_rows(connection, groups)
+    return [replace(group, row=group_rows.get(group.number or 0)) for group in groups]
 
 
-def read_group_rows(connection: Connection, found: Sequence[FailureGroup]) -> dict[int, ErrorGroupRow]:
-    """Return the rows of the groups, by their numbers."""
-    return read_groups(connection, {group.number for group in found if group.number is not None})
+def read_group_rows(connection: Connection, groups: Sequence[FailureGroup]) -> dict[int, ErrorGroupRow]:
+    """Return the rows of error_groups of ``groups``, by number."""
+    return read_groups(connection, {group.number for group in groups if group.number is not None})
 
 
 def _in_window(window: FailureWindow) -> list[ColumnElement[bool]]:
@@ -426,23 +424,23 @@ ORDER BY g.place
 )
 
 
-def read_messages(connection: Connection, found: Sequence[FailureGroup]) -> Sequence[str | None]:
-    """Return the message of the newest failure of each group."""
+def read_messages(connection: Connection, groups: Sequence[FailureGroup]) -> Sequence[str | None]:
+    """Return the message of the newest failure of each of ``groups``."""
     values = {
-        "codes": [group.code for group in found],
-        "job_types": [group.job_type for group in found],
-        "numbers": [group.number for group in found],
-        "moments": [group.last_at for group in found],
+        "codes": [group.code for group in groups],
+        "job_types": [group.job_type for group in groups],
+        "numbers": [group.number for group in groups],
+        "moments": [group.last_at for group in groups],
     }
-    return connection.execute(_EXAMPLES, values).scalars().all() if found else []
+    return connection.execute(_EXAMPLES, values).scalars().all() if groups else []
 
 
-def add_details(connection: Connection, found: Sequence[FailureGroup]) -> list[FailureGroup]:
-    """Return the groups, each with its row of error_groups and the message of its newest failure."""
-    group_rows = read_group_rows(connection, found)
+def add_details(connection: Connection, groups: Sequence[FailureGroup]) -> list[FailureGroup]:
+    """Return ``groups``, each with its row of error_groups and the message of its newest failure."""
+    group_rows = read_group_rows(connection, groups)
     return [
         replace(group, row=group_rows.get(group.number or 0), message=message)
-        for group, message in zip(found, read_messages(connection, found), strict=True)
+        for group, message in zip(groups, read_messages(connection, groups), strict=True)
     ]
 
 

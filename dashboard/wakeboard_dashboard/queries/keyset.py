@@ -1,4 +1,4 @@
-"""Keyset pages: the next rows after a row, never a row number. Used by every list."""
+"""Keyset pages: the rows next to a row, never a row number. Every list uses them."""
 
 from __future__ import annotations
 
@@ -85,11 +85,11 @@ def read_page(
     ascending: bool = False,
     first: Sequence[Column] = (),
 ) -> Rows:
-    """Return the page of ``statement`` that ``filters`` (cursor, limit) asks for.
+    """Return the page of ``statement`` that the cursor and limit of ``filters`` mean.
 
-    ``keys`` are selected, labelled by their column names, never NULL and together unique; rows come in
-    descending order of them, or ascending. ``first`` is sorted by before them and the same in all rows: it
-    says which index has the order. Raises FilterError for a foreign cursor.
+    ``keys`` are selected, labelled by their column names, never NULL and together unique; rows are in
+    descending order of them, or ``ascending``. ``first`` columns come before them in the order and are the
+    same in all rows: they choose the index. Raises FilterError for a cursor of another list.
     """
     kinds = [key.type.python_type for key in keys]
     cursor = read_cursor(filters.cursor_text, kinds) if filters.cursor_text else None
@@ -113,7 +113,7 @@ def read_page(
 
 
 def _value(value: object, key: Column) -> Column:
-    """Return a cursor's ``value`` for ``key``; a number may be larger than the key's own type holds."""
+    """Return the literal of a cursor's ``value``; a number may be too large for the type of ``key``."""
     return literal(value, BigInteger() if isinstance(value, int) else key.type)
 
 

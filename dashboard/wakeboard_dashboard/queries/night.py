@@ -52,22 +52,22 @@ class Failures:
 
 def rank_failures(
     connection: Connection,
-    found: RankedGroups,
+    ranked_groups: RankedGroups,
     since: datetime,
     earlier_failures: Callable[[], Collection[tuple[str, str]]],
 ) -> Failures:
-    """Return the groups of ``found`` in the order of the page, the new ones first.
+    """Return ``ranked_groups`` in the order of the page, the new ones first.
 
-    ``found`` is ``errors.list_most_attempted`` of a window that began at ``since``. ``earlier_failures``
+    They are ``errors.list_most_attempted`` of a window that began at ``since``. ``earlier_failures``
     returns each code and type that had failed before and has no row of error_groups.
     """
-    if not found.unmuted:
+    if not ranked_groups.unmuted:
         return Failures()
 
     def rank(group: FailureGroup) -> tuple[int, str, str, float]:
         return -group.count, group.code, group.job_type, math.inf if group.number is None else group.number
 
-    ranked = sorted(found.unmuted, key=rank)
+    ranked = sorted(ranked_groups.unmuted, key=rank)
     numbers = [group.number for group in ranked if group.number is not None]
     rows = error_groups.read_new_groups(connection, numbers, since, numbers[:MOST_SHOWN])
 
@@ -83,11 +83,11 @@ def rank_failures(
     new = [is_new(group) for group in ranked]
     new_first = sorted(zip(new, ranked, strict=True), key=lambda each: not each[0])[:MOST_SHOWN]
     shown = [replace(group, row=rows.get(group.number or 0)) for _, group in new_first]
-    return Failures(shown, len(ranked), sum(new), found.is_cut)
+    return Failures(shown, len(ranked), sum(new), ranked_groups.is_cut)
 
 
 def add_details(
-    connection: Connection, found: Sequence[FailureGroup], failing: Mapping[Mark, FailingRuns]
+    connection: Connection, groups: Sequence[FailureGroup], failing: Mapping[Mark, FailingRuns]
 ) -> list[FailureGroup]:
     """Return the groups, each with its newest message and how many of the window's runs fail with it now."""
     return [
@@ -96,7 +96,7 @@ def add_details(
             message=message,
             **failing.get(mark_of(group.number, group.code, group.job_type), NONE_FAILS)._asdict(),
         )
-        for group, message in zip(found, errors.read_messages(connection, found), strict=True)
+        for group, message in zip(groups, errors.read_messages(connection, groups), strict=True)
     ]
 
 
@@ -110,19 +110,19 @@ class Night:
 
     @cached_property
     def baselines(self) -> dict[str, Baseline]:
-        """What was usual before."""
+        """The median duration of each type in the days before the window."""
         return medians(self.connection, self.window.since)
 
     @cached_property
     def attempts_by_type(self) -> list[TypeAttempts]:
-        """What ended, by type, those with failures first."""
+        """The attempts that ended, by type, types with failures first."""
         return minutes.ran(self.connection, self.window, self.baselines)
 
     @cached_property
     def running(self) -> list[Running]:
-        """What runs now, when the window is not over and has begun."""
-        under_way = self.window.since <= self.now < self.window.until
-        return minutes.running(self.connection) if under_way else []
+        """The runs that run now, by type; none of a window that is over or has not begun."""
+        is_now = self.window.since <= self.now < self.window.until
+        return minutes.running(self.connection) if is_now else []
 
     @cached_property
     def slow(self) -> list[TypeAttempts]:
@@ -131,22 +131,24 @@ class Night:
 
     @cached_property
     def slow_runs(self) -> dict[str, list[SlowRun]]:
-        """The slowest runs of the types that come first in ``slow``, by type."""
-        found: dict[str, list[SlowRun]] = {}
+        """The slowest runs of the first types of ``slow``, by type."""
+        by_type: dict[str, list[SlowRun]] = {}
         for run in minutes.slow_runs(self.connection, self.window, self.slow[: minutes.SLOW_TYPES]):
-            found.setdefault(run.job_type, []).append(run)
-        return found
+            by_type.setdefault(run.job_type, []).append(run)
+        return by_type
 
     @cached_property
     def failure_window(self) -> FailureWindow:
-        """The window as the pages of errors ask of it."""
+        """The window as ``queries.errors`` takes it."""
         return FailureWindow(self.window.since, self.window.until)
 
     @cached_property
     def failures(self) -> Failures:
         """The failed attempts by code and type."""
-        found = errors.list_most_attempted(self.connection, self.failure_window)
-        return rank_failures(self.connection, found, self.window.since, lambda: self.earlier_failures[0])
+        ranked_groups = errors.list_most_attempted(self.connection, self.failure_window)
+        return rank_failures(
+            self.connection, ranked_groups, self.window.since, lambda: self.earlier_failures[0]
+        )
 
     @cached_property
     def shown_failures(self) -> list[FailureGroup]:
@@ -160,12 +162,12 @@ class Night:
 
     @cached_property
     def failed(self) -> faults.FailedAttempts:
-        """The attempts that failed, by run, and how those stood when they were asked for."""
+        """The attempts that failed, by run, and the states of those runs now."""
         return faults.failed(self.connection, self.window, self.failures.numbers)
 
     @property
     def failed_run_states(self) -> faults.FailedRunStates:
-        """What became of the runs that failed."""
+        """The states now of the runs that failed."""
         return self.failed.fates
 
     @cached_property
@@ -180,7 +182,7 @@ class Night:
 
     @cached_property
     def lost_attempts(self) -> tuple[list[Lost], int]:
-        """The attempts whose run was taken over, and how many there are."""
+        """The attempts whose runs were taken over, and how many there are."""
         return faults.lost(self.connection, self.failed)
 
     @cached_property
@@ -190,29 +192,29 @@ class Night:
 
     @cached_property
     def schedule_fires(self) -> fires.Fires:
-        """How the fires began for which runs were made."""
+        """The fires that made runs, and how these began."""
         return fires.fired(self.connection, self.window)
 
     @cached_property
     def unmanned(self) -> list[UnmannedStretch]:
-        """The stretches in which no worker was there."""
+        """The stretches without a live worker."""
         return unmanned(self.connection, self.window)
 
     @cached_property
     def audit_entries(self) -> Rows:
-        """What people did, newest first."""
+        """The audit rows of the window, newest first."""
         moments = {name: Moment(getattr(self.window, name)) for name in ("since", "until")}
         filters = Filters(moments, limit=faults.MOST_SHOWN)
         return audit.list_entries(self.connection, filters, self.now, sees_secrets=False)[0]
 
     @cached_property
     def under_way(self) -> dict[str, tuple[datetime, int]]:
-        """By type when the longest running run began, and how many run."""
+        """When the longest running run of each type began, and how many run."""
         return {each.job_type: (each.first_at, each.runs) for each in self.running}
 
     @cached_property
     def lane_types(self) -> list[str]:
-        """The types that are drawn on a line of time: those with failures, then the busiest."""
+        """The types of the timeline: those with failures, then the busiest."""
         busiest = sorted(self.attempts_by_type, key=lambda each: (-each.failed, -each.seconds, each.job_type))
         return list(dict.fromkeys([*(each.job_type for each in busiest), *self.under_way]))[: minutes.LANES]
 
@@ -223,7 +225,7 @@ class Night:
 
     @cached_property
     def numbers(self) -> NightNumbers:
-        """What the sentence and the tiles say."""
+        """The numbers of the sentence and the tiles."""
         return NightNumbers(
             attempts=sum(each.attempts for each in self.attempts_by_type),
             types=len(self.attempts_by_type),

@@ -1,4 +1,4 @@
-"""What the pages of operations ask: which there are, how one stands, what became of its runs."""
+"""Reads operations and the runs that they move."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from wakeboard_dashboard.queries.workers import IS_HEARD
 
 columns = operations.c
 moved = operation_runs.c
-# The words of the filter ``result``, and what they mean.
+# The condition of each word of the filter ``result``.
 RESULTS = {
     "waiting": moved.result.is_(None),
     "moved": moved.result.in_(("moved", "asked")),
@@ -23,7 +23,7 @@ RESULTS = {
 
 
 def list_operations(connection: Connection, filters: Filters) -> Rows:
-    """Return operations, newest first."""
+    """Return a page of operations, newest first."""
     statement = select(operations)
     plain = {"status": columns.status, "verb": columns.verb, "who": columns.actor}
     for name, column in plain.items():
@@ -38,9 +38,9 @@ def find_operation(connection: Connection, operation_id: int) -> RowMapping | No
 
 
 def list_runs(connection: Connection, operation_id: int, filters: Filters) -> Rows:
-    """Return the runs of an operation, oldest first, in the order in which they are moved.
+    """Return a page of the runs of an operation, in the order in which they are moved: oldest first.
 
-    Rows carry run_id, result, why, outcome, watched_run_id, handled_at, and of the run (NULL where it is
+    Rows have run_id, result, why, outcome, watched_run_id, handled_at, and of the run (NULL where it is
     gone) status and job_type.
     """
     statement: Statement = (

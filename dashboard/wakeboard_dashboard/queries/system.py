@@ -1,6 +1,6 @@
-"""What the system page asks: the server, sizes from its catalogues, traces of trouble. Counts no table.
+"""Reads the server, its replicas, and the sizes of tables and indexes. Counts no table.
 
-Reads what every role may read; a role that may see less (other roles' sessions, the data folder) gets NULL.
+A role that may not see something (other roles' sessions, the data folder) gets NULL.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SELECT current_setting('server_version') AS version, pg_postmaster_start_time() 
     (SELECT numbers ->> 'lacks' FROM wakeboard.loops
         WHERE process_id = '{state.PROCESS_ID}' AND name = '{state.NAME}') AS unrebuilt
 """
-# A role without pg_monitor sees that there are standbys, and not how they fare.
+# A role without pg_monitor sees the standbys without their lag.
 REPLICAS = """
 SELECT coalesce(application_name, '') AS name, client_addr::text AS address, state, sync_state,
     extract(epoch FROM replay_lag)::float8 AS lag_seconds,
@@ -33,7 +33,7 @@ SELECT coalesce(application_name, '') AS name, client_addr::text AS address, sta
         THEN pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn)::float8 END AS lag_bytes
 FROM pg_stat_replication ORDER BY 1
 """
-# Asked of the replica itself.
+# Sent to the replica itself.
 FOLLOWER = """
 SELECT current_setting('server_version') AS version, pg_is_in_recovery() AS is_replica,
     CASE WHEN pg_is_in_recovery() THEN pg_last_xact_replay_timestamp() END AS replayed_at,
@@ -96,19 +96,19 @@ def list_replicas(connection: Connection) -> Sequence[RowMapping]:
 
 
 def read_replica(connection: Connection) -> RowMapping:
-    """Return how the replica at ``connection`` stands: what it has replayed, and whether it is connected."""
+    """Return what the replica at ``connection`` has replayed, and whether it is connected to its primary."""
     row = _one(connection, FOLLOWER)
     assert row is not None
     return row
 
 
 def list_tables(connection: Connection) -> Sequence[RowMapping]:
-    """Return the tables, largest first: bytes, rows as the statistics know them, when they were vacuumed."""
+    """Return the tables, largest first: bytes, estimated rows, times of vacuums."""
     return connection.exec_driver_sql(TABLES).mappings().all()
 
 
 def list_indexes(connection: Connection) -> Sequence[RowMapping]:
-    """Return the indexes, largest first: bytes, how often and when last used, whether valid."""
+    """Return the indexes, largest first: bytes, scans, time of the last scan, whether valid."""
     return connection.exec_driver_sql(INDEXES).mappings().all()
 
 

@@ -133,7 +133,8 @@ def _shown(
 def _removing(name: str) -> str:
     """Return the question before a removal, which says what becomes of the runs that wait."""
     definition = one(reading(), name)
-    behind = definitions.left_behind(definition["job_type"], schedules.count_waiting(reading(), definition["id"]))
+    waiting = schedules.count_waiting(reading(), definition["id"])
+    behind = definitions.left_behind(definition["job_type"], waiting)
     said = f"Remove schedule {name}? It fires no more; its runs and their history stay. {behind}"
     return said.rstrip()
 

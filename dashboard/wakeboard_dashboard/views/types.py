@@ -79,7 +79,8 @@ def find() -> Context:
     """Return the types of the page and what is counted about them."""
     filters = params.from_request(FIELDS)
     rows = query.list_types(reading(), filters)
-    numbers = query.read_numbers(reading(), query.read_paces(reading(), as_of(), [row["name"] for row in rows.items]))
+    paces = query.read_paces(reading(), as_of(), [row["name"] for row in rows.items])
+    numbers = query.read_numbers(reading(), paces)
     return {
         "filters": filters,
         "rows": rows,
