@@ -18,6 +18,7 @@ from werkzeug.datastructures import MultiDict
 from tests.conftest import Connection
 from tests.support.factories import a_definition, a_run, a_worker, age, an_attempt
 from wakeboard import cli
+from wakeboard.cli.commands.runs import runs as runs_command
 from wakeboard.reporting.filters import search
 from wakeboard.reporting.filters.line import read_line, write_line
 from wakeboard.reporting.filters.runs import FIELDS
@@ -135,6 +136,12 @@ def test_an_option_that_is_an_unset_variable_lists_no_runs(name: str, wakeboard:
     sentence = f"The filter “{name}” is empty: give it a value, or leave it out.\n"
     assert wakeboard(f"--{name}", "") == (2, "", sentence)
     assert wakeboard("status:dead", f"--{name}", "") == (2, "", sentence)
+
+
+def test_every_filter_of_runs_is_an_option_of_the_terminal() -> None:
+    options = {option for parameter in runs_command.params for option in parameter.opts}
+    # --payload takes PATH=VALUE.
+    assert {f"--{name.removesuffix('.')}" for name in FIELDS} <= options
 
 
 @pytest.mark.parametrize("given", ["a.b", "", "=7", "="])

@@ -17,6 +17,7 @@ from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_definition, a_run, a_type, a_worker, age, an_attempt
 from wakeboard.core.states import Status, allowed
 from wakeboard.reporting.filters import search
+from wakeboard.reporting.filters.runs import FIELDS
 from wakeboard_dashboard.queries import runs
 from wakeboard_dashboard.views.runs import row_verb
 
@@ -360,11 +361,14 @@ def test_every_filter_has_a_control_that_keeps_the_others(
     client: FlaskClient, connection: Connection
 ) -> None:
     shown = html(client, "/runs?status=dead&attempts=3%2B&payload.id=7")
-    more = re.search(r'<details class="stack" id="more-filters" open>.*?</details>', shown, re.DOTALL)
-    assert more is not None
-    for name in ("schedule", "error", "group", "worker", "key", "attempts", "until"):
-        assert re.search(f'<input[^>]* name="{name}"', more[0]), name
-    assert 'name="attempts" value="3+"' in more[0]
+    form = re.search(r'<form class="stack" method="get" action="/runs/find">.*?</form>', shown, re.DOTALL)
+    assert form is not None
+    for name in FIELDS:
+        # Words are typed in the box, payload.<path> has no name of its own.
+        if name not in ("q", "payload."):
+            assert re.search(rf'<(input|select)[^>]* name="{name}"', form[0]), name
+    assert '<details class="stack" id="more-filters" open>' in form[0]
+    assert 'name="attempts" value="3+"' in form[0]
     sent = {
         "text": "status:dead attempts:3+ payload.id:7",
         "status": "dead",
