@@ -87,7 +87,7 @@ def page_of(client: FlaskClient, path: str) -> str:
     """Return the page at ``path``, which must be there."""
     answer = client.get(path)
     assert answer.status_code == 200, path
-    return answer.get_data(as_text=True)
+    return answer.text
 
 
 def along(client: FlaskClient, way: str, page: str) -> list[str]:
@@ -115,20 +115,20 @@ def assert_shown_as_text(client: FlaskClient, path: str) -> None:
     """
     answer = client.get(path)
     assert answer.status_code == 200, path
-    html = answer.get_data(as_text=True)
+    html = answer.text
     assert "<img src=x" not in html, path
     assert "\u202e" not in re.sub(r'="[^"]*"', "", html), path
 
 
 def assert_fragments_match(client: FlaskClient, path: str) -> None:
     """Assert that every fragment of the page at ``path`` is, alone, exactly what the page shows."""
-    html = client.get(path).get_data(as_text=True)
+    html = client.get(path).text
     fragments = fragments_of(html)
     assert fragments, f"{path} has no live region"
     for address, tag in fragments.items():
         alone = client.get(address, headers={"HX-Request": "true"})
         assert alone.status_code == 200, address
-        assert alone.get_data(as_text=True) in html, f"{address} differs from its page"
+        assert alone.text in html, f"{address} differs from its page"
         assert alone.headers["HX-PTag"] == tag
         again = client.get(address, headers={"HX-Request": "true", "HX-PTag": tag})
         assert again.status_code == 304, f"{address} is new although nothing changed"

@@ -52,14 +52,14 @@ DAY = "since=24h"
 
 def night(client: FlaskClient, query: str = DAY) -> Any:
     answer = client.get(f"/night.json?{query}")
-    assert answer.status_code == 200, answer.get_data(as_text=True)
+    assert answer.status_code == 200, answer.text
     return answer.get_json()
 
 
 def html(client: FlaskClient, query: str = DAY) -> str:
     answer = client.get(f"/night?{query}")
     assert answer.status_code == 200
-    return answer.get_data(as_text=True)
+    return answer.text
 
 
 def row(page: str, id: str) -> list[str]:
@@ -180,7 +180,7 @@ def test_times_that_cannot_be_come_back_in_the_form_with_the_sentence(
     client: FlaskClient, since: str, until: str, says: str, kinds: list[str]
 ) -> None:
     answer = client.get("/night", query_string={"since": since, "until": until})
-    page = answer.get_data(as_text=True)
+    page = answer.text
     assert answer.status_code == 400 and says in page
     for name, kind, typed in zip(("since", "until"), kinds, (since, until), strict=True):
         assert f'<input type="{kind}" name="{name}" value="{escape(typed)}"' in page
@@ -217,7 +217,7 @@ def test_what_ran_is_counted_by_type_from_merged_and_unmerged_minutes(
     ]
     assert (body["attempts"], body["types"], body["failed"]) == (14, 2, 2)
     assert body["items"][0]["seconds"] == pytest.approx(12)
-    head, *lines = client.get(f"/night.csv?{DAY}").get_data(as_text=True).splitlines()
+    head, *lines = client.get(f"/night.csv?{DAY}").text.splitlines()
     assert head.startswith("job_type,attempts,succeeded,failed,lost,slow,seconds") and len(lines) == 2
 
 
@@ -765,7 +765,7 @@ def test_a_night_says_when_no_worker_was_there(client: FlaskClient, connection: 
     assert [round(length.total_seconds()) for length in lengths] == [3600, 1740]
     assert len(found["unmanned"]) == 2
     assert not found["well"] and "1 h 29 m without a worker" in found["sentence"]
-    page = client.get("/night?since=6h").get_data(as_text=True)
+    page = client.get("/night?since=6h").text
     (told,) = re.findall(r"No worker was there</strong>.*?</p>", page, re.S)
     assert "(1 h)" in told and "(29 min)" in told
     assert client.get("/night.json?since=1h").get_json()["unmanned"] == []
@@ -784,7 +784,7 @@ def test_before_the_first_worker_that_is_known_none_is_missing(
 
 
 def test_a_night_of_which_nothing_is_kept_is_not_told_as_a_quiet_one(client: FlaskClient) -> None:
-    page = client.get("/night?since=40d&until=39d").get_data(as_text=True)
+    page = client.get("/night?since=40d&until=39d").text
     assert "Nothing is kept of this window" in page and "nobody did anything" not in page
 
 
@@ -877,7 +877,7 @@ def test_secrets_are_in_no_shape_of_the_page(client: FlaskClient, connection: Co
 def test_a_viewer_may_read_it_and_it_is_linked_from_every_page(as_role: Any) -> None:
     viewer = as_role("viewer")
     assert viewer.get("/night").status_code == 200
-    assert 'href="/night"' in viewer.get("/runs").get_data(as_text=True)
+    assert 'href="/night"' in viewer.get("/runs").text
 
 
 def test_the_page_of_a_night_never_reads_a_whole_table(

@@ -51,7 +51,7 @@ def without_spaces(text: str) -> str:
 
 
 def words(client: FlaskClient, path: str) -> str:
-    html = client.get(path).get_data(as_text=True)
+    html = client.get(path).text
     middle = html.split("<main")[1].split("</main>")[0]
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", middle)).split())
 
@@ -73,7 +73,7 @@ def test_a_run_that_is_not_due_says_when_it_is(
     run = a_run(connection, run_at="3 minutes")
     (sentence,) = told(run)
     assert re.fullmatch(rf"Waits for its time: due {TIME}\.", sentence)
-    assert 'data-relative="relative"' in client.get(f"/runs/{run}").get_data(as_text=True)
+    assert 'data-relative="relative"' in client.get(f"/runs/{run}").text
 
 
 def test_a_backoff_says_after_which_attempt_why_and_when_next(connection: Connection, told: Told) -> None:
@@ -133,7 +133,7 @@ def test_a_full_limit_says_how_many_of_how_many_and_leads_to_them(
     for _ in range(4):
         a_run(connection, "running")
     assert told(run)[0].startswith("The limit is reached: 4 of 4 allowed runs of this type are running.")
-    page = client.get(f"/runs/{run}").get_data(as_text=True)
+    page = client.get(f"/runs/{run}").text
     assert '<a href="/runs?status=running&amp;type=mail">4 of 4</a>' in page
 
 
@@ -280,7 +280,7 @@ def test_hostile_reasons_stay_text(connection: Connection, client: FlaskClient, 
     a_worker(connection)
     a_type(connection, "mail", paused_at=from_now("0 s"), paused_by="<b>{who}", paused_reason="{x}\x1b[31m")
     run = a_run(connection)
-    page = client.get(f"/runs/{run}").get_data(as_text=True)
+    page = client.get(f"/runs/{run}").text
     assert "<b>{who}" not in page and "&lt;b&gt;{who}" in page and "\x1b" not in page
 
 

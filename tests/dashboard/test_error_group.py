@@ -52,8 +52,8 @@ def listed(client: FlaskClient, query: str = "") -> list[dict[str, Any]]:
 
 def html(client: FlaskClient, path: str) -> str:
     answer = client.get(path)
-    assert answer.status_code == 200, answer.get_data(as_text=True)
-    return answer.get_data(as_text=True)
+    assert answer.status_code == 200, answer.text
+    return answer.text
 
 
 # ---- the list ---------------------------------------------------------------------------------------
@@ -337,7 +337,7 @@ def test_the_runs_of_a_group_come_in_pages_and_by_state(client: FlaskClient, con
         body = client.get(f"{path}.json?status=dead&limit=2&cursor={body['next']}").get_json()
         seen += [item["id"] for item in body["items"]]
     assert seen == made[::-1]
-    head, *lines = client.get(f"{path}.csv?status=dead").get_data(as_text=True).splitlines()
+    head, *lines = client.get(f"{path}.csv?status=dead").text.splitlines()
     assert head.startswith("id,status,job_type") and len(lines) == 5
     assert 'rel="next"' in html(client, f"{path}?limit=2")
 

@@ -176,7 +176,7 @@ def test_headers_that_are_no_addresses_are_refused_or_ignored(
 def test_signing_in_leads_back_to_a_name_whatever_is_in_it(anonymous: FlaskClient) -> None:
     sent = anonymous.get("/types/a%3Fb%0A/pause?until=1h")
     assert sent.location == "/login?next=" + quote("/types/a%3Fb%0A/pause?until=1h", safe="")
-    form = anonymous.post("/types/a%3Fb%0A/pause", data={"reason": "x"}).get_data(as_text=True)
+    form = anonymous.post("/types/a%3Fb%0A/pause", data={"reason": "x"}).text
     assert quote("/types/a%3Fb%0A/pause?reason=x", safe="") in form
 
 

@@ -69,16 +69,16 @@ def test_a_dead_run_that_is_cancelled_later_was_not_beside_those_since(
     assert cancel(connection, run, Actor("anna", Role.OPERATOR, "test")).ok
     assert odd(client) == {} and item(client)["overlapping"] == 0
     assert client.get("/night.json?since=3h").get_json()["overlapping"] == 0
-    page = client.get("/runs?status=cancelled").get_data(as_text=True)
+    page = client.get("/runs?status=cancelled").text
     assert "smtp_down" in page and "10 min" in page, "what failed stays to be read, and how long it took"
 
 
 def test_a_late_start_is_told(client: FlaskClient, connection: Connection, mine: int) -> None:
     late = a_fire(connection, mine, 60, 48, 40)
     assert odd(client) == {late: ["late"]} and item(client)["late"] == 1
-    page = client.get("/schedules/mine").get_data(as_text=True)
+    page = client.get("/schedules/mine").text
     assert "started 12 min after its time" in page
-    listed = client.get("/schedules").get_data(as_text=True)
+    listed = client.get("/schedules").text
     assert "late 1" in listed and f"Run {late}: succeeded, late" in listed
 
 
@@ -102,9 +102,9 @@ def test_schedules_are_found_by_what_is_odd_about_their_latest_runs(
     assert names(client, "state=late,twice") == ["mine", "off"]
     assert names(client, "state=late,paused") == ["mine", "off"]
     assert names(client, "state=late&q=beside") == []
-    listed = client.get("/schedules.csv?state=overlapping").get_data(as_text=True).splitlines()
+    listed = client.get("/schedules.csv?state=overlapping").text.splitlines()
     assert [line.split(",")[0] for line in listed[1:]] == ["beside"]
-    page = one_line(client.get("/schedules?state=late").get_data(as_text=True))
+    page = one_line(client.get("/schedules?state=late").text)
     assert '<option value="late" selected>late</option>' in page and "/schedules/mine" in page
     assert 'href="/schedules/beside"' not in page
 
@@ -275,13 +275,13 @@ def test_schedules_that_missed_something_can_be_listed(
     insert(connection, "missed_fires", {"definition_id": mine, **missed})
     names = [each["name"] for each in client.get("/schedules.json?state=missed").get_json()["items"]]
     assert names == ["mine"]
-    assert "missed 1" in client.get("/schedules").get_data(as_text=True)
+    assert "missed 1" in client.get("/schedules").text
 
 
 def test_a_pause_says_who_when_and_why(client: FlaskClient, connection: Connection, mine: int) -> None:
     client.post("/schedules/mine/pause", json={"reason": "the bank is closed"}, headers=JSON)
     for path in ("/schedules", "/schedules/mine"):
-        page = client.get(path).get_data(as_text=True)
+        page = client.get(path).text
         assert "by admin" in page and "the bank is closed" in page, path
     assert (item(client)["paused_by"], item(client)["paused_reason"]) == ("admin", "the bank is closed")
     client.post("/schedules/mine/resume", json={}, headers=JSON)
@@ -292,5 +292,5 @@ def test_a_pause_says_who_when_and_why(client: FlaskClient, connection: Connecti
 
 def test_a_pause_by_plain_sql_is_nobodys(client: FlaskClient, connection: Connection, mine: int) -> None:
     connection.execute("UPDATE wakeboard.job_definitions SET enabled = false WHERE id = %s", (mine,))
-    assert "It is paused: nothing fires" in client.get("/schedules/mine").get_data(as_text=True)
+    assert "It is paused: nothing fires" in client.get("/schedules/mine").text
     assert item(client)["paused_by"] is None

@@ -108,7 +108,7 @@ def some_runs(connection: Connection) -> list[int]:
 def address(client: FlaskClient, line: str) -> str:
     """Return the query string to which the box sends ``line``."""
     answer = client.get("/runs/find", query_string={"text": line})
-    assert answer.status_code == 303, answer.get_data(as_text=True)
+    assert answer.status_code == 303, answer.text
     return urlsplit(answer.headers["Location"]).query
 
 
@@ -120,7 +120,7 @@ def test_box_address_json_csv_and_terminal_find_the_same_runs(
     for line in LINES:
         query = address(client, line)
         twin = [item["id"] for item in client.get(f"/runs.json?{query}").get_json()["items"]]
-        table = csv.DictReader(io.StringIO(client.get(f"/runs.csv?{query}").get_data(as_text=True)))
+        table = csv.DictReader(io.StringIO(client.get(f"/runs.csv?{query}").text))
         code, out, _ = wakeboard(line, "--json")
         assert code == 0, line
         assert [item["id"] for item in json.loads(out)["items"]] == twin, line
@@ -175,7 +175,7 @@ def test_a_time_in_the_box_is_in_the_operators_zone_as_in_the_address(client: Fl
     client.set_cookie("wakeboard_zone", "America/New_York")
     typed = address(client, "since:2026-11-21T08:30")
     assert typed == "since=2026-11-21T13:30:00Z"
-    page = client.get("/runs?since=2026-11-21T08:30").get_data(as_text=True)
+    page = client.get("/runs?since=2026-11-21T08:30").text
     assert "since:2026-11-21T13:30:00Z" in page
 
 
@@ -239,6 +239,6 @@ def test_a_table_of_found_runs_holds_no_formula(
     client: FlaskClient, connection: Connection, first: str
 ) -> None:
     a_run(connection, "dead", last_error=f"{first}HYPERLINK(1)")
-    text = client.get("/runs.csv?status=dead").get_data(as_text=True)
+    text = client.get("/runs.csv?status=dead").text
     (row,) = csv.DictReader(io.StringIO(text, newline=""))
     assert row["last_error"] == f"'{first}HYPERLINK(1)"

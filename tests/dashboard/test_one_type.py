@@ -30,7 +30,7 @@ def test_a_type_has_a_page_that_says_how_it_stands(client: FlaskClient, connecti
     failed = a_run(connection, "failed", job_type="mail", error_code="http_503")
     a_worker(connection, "w-7", running=2)
     a_definition(connection, "nightly", job_type="mail")
-    page = client.get("/types/mail").get_data(as_text=True)
+    page = client.get("/types/mail").text
     assert "waits 1 m, 5 m, then always the last (±20 %)" in page and "about 6 min after" in page
     assert "of 4 at once" in page and "The oldest due run waits" in page
     assert f'href="/runs/{failed}"' in page and "http_503" in page
@@ -44,7 +44,7 @@ def test_its_lease_is_the_longer_one_of_its_own_and_the_workers(
     def said() -> str:
         return (
             client.get("/types/mail")
-            .get_data(as_text=True)
+            .text
             .partition("<dt>Lease</dt>")[2]
             .partition("</dd>")[0]
         )
@@ -87,7 +87,7 @@ def test_the_list_leads_to_it_and_says_how_long_the_oldest_waits(
 ) -> None:
     a_type(connection, "mail")
     a_run(connection, job_type="mail", run_at="-3 minutes")
-    page = client.get("/types").get_data(as_text=True)
+    page = client.get("/types").text
     assert 'href="/types/mail"' in page and "The oldest due run waits for so long" in page
     assert "Attempts per hour in the last 24 hours: 0, 0 failed" in page
     assert client.get("/types.json").get_json()["items"][0]["oldest_due_at"] is not None
@@ -136,14 +136,14 @@ def test_a_pause_with_an_end_says_so_and_keeps_who_and_why(
     client: FlaskClient, connection: Connection
 ) -> None:
     a_type(connection, "mail")
-    asked = client.get("/types/mail/pause").get_data(as_text=True)
+    asked = client.get("/types/mail/pause").text
     assert 'name="until"' in asked and 'name="until_at"' in asked
     answer = client.post("/types/mail/pause", json={"until": "2h", "reason": "a move"}, headers=JSON)
     assert answer.status_code == 200 and "is paused until 20" in answer.get_json()["message"]
     left = stored(connection)["paused_until"] - datetime.now(UTC)
     assert timedelta(hours=1, minutes=58) < left < timedelta(hours=2, minutes=2)
     for path in ("/types", "/types/mail"):
-        page = one_line(client.get(path).get_data(as_text=True))
+        page = one_line(client.get(path).text)
         assert '; ends <a href="/types/mail/pause"><time' in page and "a move" in page, path
     assert client.get("/types/mail.json").get_json()["paused_until"] is not None
     moved = client.post("/types/mail/pause", data={"until": "", "until_at": "", "next": "/types/mail"})
@@ -172,7 +172,7 @@ def test_an_end_that_cannot_be_pauses_nothing(
 def test_a_viewer_sees_the_page_and_may_not_touch(as_role: AsRole, connection: Connection) -> None:
     a_type(connection, "mail")
     viewer = as_role("viewer")
-    assert "Needs the role operator" in viewer.get("/types/mail").get_data(as_text=True)
+    assert "Needs the role operator" in viewer.get("/types/mail").text
     assert viewer.post("/types/mail/pause", data={"until": "1h"}).status_code == 403
 
 

@@ -34,7 +34,7 @@ def test_a_worker_has_a_page_of_what_it_runs_and_how_that_ends(
     found = twin(client)
     assert (found["state"], [run["id"] for run in found["runs"]]) == ("busy", [mine])
     assert [(end["run_id"], end["outcome"]) for end in found["ends"]] == [(ended, "failed")]
-    page = client.get("/workers/w-7").get_data(as_text=True)
+    page = client.get("/workers/w-7").text
     assert f'href="/runs/{mine}"' in page and "3 of 9" in page and "212 MB" in page
     assert "http_503" in page and f'href="/runs/{other}#' not in page
     assert f'formaction="/runs/{mine}/cancel"' in page
@@ -100,20 +100,20 @@ def test_who_asked_for_a_drain_is_told_with_when_and_why(client: FlaskClient, co
     a_worker(connection, "w-7")
     client.post("/workers/w-7/drain", data={"reason": "new kernel"}, headers=JSON)
     for path in ("/workers", "/workers/w-7"):
-        page = client.get(path).get_data(as_text=True)
+        page = client.get(path).text
         assert "drain asked by admin" in page and "new kernel" in page, path
     assert [entry["action"] for entry in twin(client)["audit"]] == ["worker.drain"]
     a_worker(connection, "w-8", stop_requested_at="-1 minute")
-    assert "stop asked <time" in client.get("/workers/w-8").get_data(as_text=True)
+    assert "stop asked <time" in client.get("/workers/w-8").text
 
 
 def test_a_silent_worker_uses_no_slot_for_what_was_taken_over(
     client: FlaskClient, connection: Connection
 ) -> None:
     a_worker(connection, "silent", seen="-1 hour", running=1)
-    listed = client.get("/workers").get_data(as_text=True)
+    listed = client.get("/workers").text
     assert 'value="0"></meter> 0 of 4' in listed
-    page = client.get("/workers/silent").get_data(as_text=True)
+    page = client.get("/workers/silent").text
     assert "1 of 4 in use when it was last heard" in page and "It holds no run any more" in page
 
 
@@ -122,20 +122,20 @@ def test_silent_and_gone_workers_stand_apart(client: FlaskClient, connection: Co
     a_worker(connection, "silent", seen="-1 hour")
     a_worker(connection, "gone", seen="-2 days")
     a_worker(connection, "stopped", stopped_at="-1 minute")
-    page = client.get("/workers").get_data(as_text=True)
+    page = client.get("/workers").text
     places = [page.index(f'id="part-{part}"') for part in ("silent", "here", "stopped", "gone")]
     assert places == sorted(places) and 'data-attention="1"' in page
     assert page.index('id="worker-gone"') > places[3]
     assert "It is gone: nothing was heard of it for over a day" in page
     assert [each["id"] for each in client.get("/workers.json?state=gone").get_json()["items"]] == ["gone"]
-    assert "it ended without a word" in client.get("/workers/gone").get_data(as_text=True)
-    assert "Nothing was heard of it for" in client.get("/workers/silent").get_data(as_text=True)
+    assert "it ended without a word" in client.get("/workers/gone").text
+    assert "Nothing was heard of it for" in client.get("/workers/silent").text
 
 
 def test_the_list_links_to_what_each_runs(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection, "w-7", running=5, concurrency=8)
     made = [a_run(connection, "running", locked_by="w-7", started_at=f"-{9 - n} minutes") for n in range(5)]
-    page = client.get("/workers").get_data(as_text=True)
+    page = client.get("/workers").text
     for run in made[:3]:
         assert f'href="/runs/{run}"' in page
     assert "and 2 more" in page and 'href="/workers/w-7"' in page
@@ -147,18 +147,18 @@ def test_its_duties_are_told(client: FlaskClient, as_role: AsRole, connection: C
     said = "no answer of db.internal, password=hunter2"
     beat = {"process_id": "w-7", "name": "reap", "interval_seconds": 5, "last_error": said}
     insert(connection, "loops", beat | {"last_error_at": from_now("1 minute")}, "name")
-    page = client.get("/workers/w-7").get_data(as_text=True)
+    page = client.get("/workers/w-7").text
     assert "reap" in page and "no answer" in page
     assert twin(client)["loops"][0]["name"] == "reap"
     for path in ("/workers/w-7", "/workers/w-7.json", "/system", "/system.json"):
-        assert "hunter2" not in client.get(path).get_data(as_text=True), path
-        assert "db.internal" not in as_role("viewer").get(path).get_data(as_text=True), path
+        assert "hunter2" not in client.get(path).text, path
+        assert "db.internal" not in as_role("viewer").get(path).text, path
 
 
 def test_any_id_has_a_page_and_is_shown_as_text(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection, HOSTILE, name=HOSTILE, hostname=HOSTILE, version=HOSTILE, job_types=[HOSTILE])
     a_run(connection, "running", locked_by=HOSTILE, job_type=HOSTILE)
-    path = client.get("/workers").get_data(as_text=True).split('href="/workers/')[1].split('"')[0]
+    path = client.get("/workers").text.split('href="/workers/')[1].split('"')[0]
     assert_shown_as_text(client, f"/workers/{path}")
 
 
@@ -177,5 +177,5 @@ def test_an_unknown_worker_is_a_sentence(client: FlaskClient) -> None:
 
 def test_a_viewer_reads_and_asks_nothing(as_role: AsRole, connection: Connection) -> None:
     a_worker(connection, "w-7")
-    page = as_role("viewer").get("/workers/w-7").get_data(as_text=True)
+    page = as_role("viewer").get("/workers/w-7").text
     assert "Needs the role operator" in page and "Needs the role admin" in page

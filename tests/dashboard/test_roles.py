@@ -32,7 +32,7 @@ def test_a_viewer_is_refused_every_verb_before_the_form_is_read_and_each_try_is_
     for address in addresses.values():
         newest = connection.execute("SELECT max(id) FROM wakeboard.audit_log").fetchone()
         answer = viewer.post(address, headers=headers, **posted)
-        assert answer.status_code == 403, (address, answer.get_data(as_text=True))
+        assert answer.status_code == 403, (address, answer.text)
         kept = rows(connection, "audit_log", f"id > {newest[0] if newest else 0}")
         assert [(row["actor"], row["result"]) for row in kept] == [("viewer", "denied")], address
         assert kept[0]["action"] in VERBS, address

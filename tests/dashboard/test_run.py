@@ -37,8 +37,8 @@ HTMX = {"HX-Request": "true"}
 def words(client: FlaskClient, path: str) -> str:
     """The text of a page's middle as a reader sees it."""
     answer = client.get(path)
-    assert answer.status_code == 200, answer.get_data(as_text=True)[-3000:]
-    middle = answer.get_data(as_text=True).split("<main")[1].split("</main>")[0]
+    assert answer.status_code == 200, answer.text[-3000:]
+    middle = answer.text.split("<main")[1].split("</main>")[0]
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", middle)).split())
 
 
@@ -50,7 +50,7 @@ def test_a_run_that_is_not_there_is_said_so(client: FlaskClient, number: str) ->
 
 
 def words_of_error(client: FlaskClient, path: str) -> str:
-    return client.get(path).get_data(as_text=True)
+    return client.get(path).text
 
 
 def test_a_page_of_one_run_takes_no_filters(client: FlaskClient, connection: Connection) -> None:
@@ -153,14 +153,14 @@ def test_a_lease_that_ended_is_loud_and_offers_release(client: FlaskClient, conn
     a_worker(connection, "w1")
     run = a_run(connection, "running", locked_until="-1 minute")
     assert "Stuck: its lease ended" in words(client, f"/runs/{run}")
-    assert f"/leases/{run}/release" in client.get(f"/runs/{run}").get_data(as_text=True)
+    assert f"/leases/{run}/release" in client.get(f"/runs/{run}").text
     assert client.get(f"/runs/{run}.json").get_json()["stuck"] is True
 
 
 def test_a_run_that_was_asked_to_stop_says_since_when(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection, "w1")
     run = a_run(connection, "running", cancel_requested_at="-5 seconds")
-    page = client.get(f"/runs/{run}").get_data(as_text=True)
+    page = client.get(f"/runs/{run}").text
     assert "Asked to stop" in page and "It was already asked to stop" in page
 
 
@@ -207,10 +207,10 @@ def test_each_attempt_tells_its_story(client: FlaskClient, connection: Connectio
 
 def test_the_facts_stay_those_of_the_head(client: FlaskClient, connection: Connection) -> None:
     run_id = a_run(connection, "failed", attempts=2)
-    page = client.get(f"/runs/{run_id}").get_data(as_text=True)
+    page = client.get(f"/runs/{run_id}").text
     assert f'hx-get="/_fragments/runs/{run_id}/facts"' in page
     connection.execute("UPDATE wakeboard.job_runs SET failures = 2, priority = 0 WHERE id = %s", (run_id,))
-    facts = client.get(f"/_fragments/runs/{run_id}/facts").get_data(as_text=True)
+    facts = client.get(f"/_fragments/runs/{run_id}/facts").text
     assert "2 of 10 failures" in facts and "<dd>0 <span" in facts
 
 
@@ -239,14 +239,14 @@ def test_a_large_payload_is_begun_on_the_page_and_whole_on_its_own(
     client: FlaskClient, connection: Connection
 ) -> None:
     run = a_run(connection, "succeeded", payload={"list": ["needle", *range(10_000), "the last"]})
-    html = client.get(f"/runs/{run}").get_data(as_text=True)
+    html = client.get(f"/runs/{run}").text
     assert (html.count(">needle<"), html.count("the last")) == (1, 0)
     assert "and 9\u202f952 more" in html and f'href="/runs/{run}/payload"' in html
-    whole = client.get(f"/runs/{run}/payload").get_data(as_text=True)
+    whole = client.get(f"/runs/{run}/payload").text
     assert (whole.count("needle"), whole.count("the last")) == (1, 1)
     assert 'data-copy-from="payload"' in whole
     assert client.get(f"/runs/{run}/payload.json").get_json()["payload"]["list"][-1] == "the last"
-    asked = client.get(f"/runs/{run}/again").get_data(as_text=True)
+    asked = client.get(f"/runs/{run}/again").text
     assert (asked.count("needle"), asked.count("the last")) == (1, 0)
     assert len(asked) < 20_000
 
@@ -298,7 +298,7 @@ def test_the_verbs_on_the_page_are_those_its_state_allows(
     a_worker(connection, "w1")
     for state in Status:
         run = a_run(connection, state.value)
-        page = client.get(f"/runs/{run}").get_data(as_text=True)
+        page = client.get(f"/runs/{run}").text
         offered = set(re.findall(r'<button id="do-(\w+)"', page))
         names = ("run.retry", "run.cancel", "run.again")
         assert offered == {VERBS[name].name for name in names if allowed(VERBS[name], state)}
@@ -307,7 +307,7 @@ def test_the_verbs_on_the_page_are_those_its_state_allows(
 def test_a_viewer_sees_everything_but_may_do_nothing(as_role: AsRole, connection: Connection) -> None:
     run = a_run(connection, "dead")
     viewer = as_role("viewer")
-    page = viewer.get(f"/runs/{run}").get_data(as_text=True)
+    page = viewer.get(f"/runs/{run}").text
     assert "Gave up" in page and "Needs the role operator" in page and "hx-post" not in page
     for verb in ("retry", "cancel", "again"):
         assert viewer.post(f"/runs/{run}/{verb}", headers=JSON).status_code == 403
@@ -346,10 +346,10 @@ def test_a_dead_run_is_put_away_and_its_page_still_says_why_it_died(
     client: FlaskClient, connection: Connection
 ) -> None:
     run = a_run(connection, "dead")
-    page = client.get(f"/runs/{run}").get_data(as_text=True)
+    page = client.get(f"/runs/{run}").text
     assert f"Dismiss run {run}? It is cancelled and no longer counts as dead" in page
     assert client.post(f"/runs/{run}/cancel", data={"reason": "nobody wants it"}).status_code == 303
-    page = client.get(f"/runs/{run}").get_data(as_text=True)
+    page = client.get(f"/runs/{run}").text
     assert "<strong>Cancelled</strong>" in page and "gave up; cancelled later" in page
     assert "The mail server did not answer." in page and "nobody wants it" in page
     assert client.get("/overview.json").get_json()["dead"] == 0
@@ -359,7 +359,7 @@ def test_a_verb_answers_a_page_and_a_form(client: FlaskClient, connection: Conne
     run = a_run(connection, "dead")
     toast = client.post(f"/runs/{run}/retry", headers=HTMX)
     assert (toast.status_code, toast.headers["HX-Trigger"]) == (200, "live:now")
-    assert f"Run {run} is due now." in toast.get_data(as_text=True)
+    assert f"Run {run} is due now." in toast.text
     late = client.post(f"/runs/{run}/again", headers=HTMX)
     assert late.status_code == 409 and late.mimetype == "text/plain"
     form = client.post(f"/runs/{run}/cancel", data={"next": "/runs?status=dead"})
@@ -384,14 +384,14 @@ def test_a_verb_on_a_run_that_is_gone_is_a_404(client: FlaskClient) -> None:
 
 def test_the_confirm_page_changes_nothing(client: FlaskClient, connection: Connection) -> None:
     run = a_run(connection)
-    assert f"Cancel run {run}?" in client.get(f"/runs/{run}/cancel").get_data(as_text=True)
+    assert f"Cancel run {run}?" in client.get(f"/runs/{run}/cancel").text
     assert status(connection, run) == "queued"
 
 
 def test_an_admin_may_run_again_with_another_payload(as_role: AsRole, connection: Connection) -> None:
     run = a_run(connection, "succeeded", payload={"n": 1, "token": "hunter2"})
     admin = as_role("admin")
-    confirm = admin.get(f"/runs/{run}/again").get_data(as_text=True)
+    confirm = admin.get(f"/runs/{run}/again").text
     assert '<textarea name="payload"' in confirm and "hunter2" not in confirm
     by_form = admin.post(f"/runs/{run}/again", data={"payload": '{"n": 2}'}, headers=JSON).get_json()["id"]
     by_json = admin.post(f"/runs/{run}/again", json={"payload": {"n": 3}}, headers=JSON).get_json()["id"]
@@ -403,7 +403,7 @@ def test_an_admin_may_run_again_with_another_payload(as_role: AsRole, connection
         answer = admin.post(f"/runs/{run}/again", data={"payload": wrong}, headers=JSON)
         assert answer.status_code == 400
     assert as_role("operator").post(f"/runs/{run}/again", data={"payload": "{}"}).status_code == 403
-    assert "textarea" not in as_role("operator").get(f"/runs/{run}/again").get_data(as_text=True)
+    assert "textarea" not in as_role("operator").get(f"/runs/{run}/again").text
     assert len(rows(connection, "job_runs", "origin_run_id = %s", run)) == 3
 
 
@@ -428,7 +428,7 @@ def test_hostile_text_stays_text_in_every_place(client: FlaskClient, connection:
             **texts,
         )
         client.post(f"/runs/{run}/cancel", data={"reason": HOSTILE})
-        page = client.get(f"/runs/{run}").get_data(as_text=True)
+        page = client.get(f"/runs/{run}").text
         assert "<img src=x" not in page and "\u202e" not in page
         assert "&lt;img src=x" in page
 
@@ -496,5 +496,5 @@ def test_nobody_is_asked_about_what_is_not_there(
     client: FlaskClient, as_role: AsRole, address: str, sentence: str
 ) -> None:
     answer = client.get(address)
-    assert answer.status_code == 404 and sentence in answer.get_data(as_text=True)
+    assert answer.status_code == 404 and sentence in answer.text
     assert as_role("viewer").get(address).status_code == 403

@@ -21,8 +21,8 @@ SLOT = "2026-11-{:02}T02:00:00Z"
 
 def words(client: FlaskClient, path: str) -> str:
     answer = client.get(path)
-    assert answer.status_code == 200, answer.get_data(as_text=True)[-3000:]
-    middle = answer.get_data(as_text=True).split("<main")[1].split("</main>")[0]
+    assert answer.status_code == 200, answer.text[-3000:]
+    middle = answer.text.split("<main")[1].split("</main>")[0]
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", middle)).split())
 
 
@@ -103,9 +103,9 @@ def test_an_effect_says_how_it_stands_and_only_an_unconfirmed_one_can_be_settled
     assert "parcel under way attempt 2" in shown and "counts for every run" in shown
     assert "charge done" in shown and "settled by anna" in shown and '"id": "ch_1"' in shown
     assert "letter begun, not confirmed" in shown and "hunter2" not in shown
-    html = operator.get(f"/runs/{run}").get_data(as_text=True)
+    html = operator.get(f"/runs/{run}").text
     assert re.findall(r'href="(/effects/\d+/settle)"', html) == ["/effects/1/settle"]
-    assert "/settle" not in as_role("viewer").get(f"/runs/{run}").get_data(as_text=True)
+    assert "/settle" not in as_role("viewer").get(f"/runs/{run}").text
     twin = operator.get(f"/runs/{run}.json").get_json()["effects"]
     assert [(each["key"], each["state"]) for each in twin] == [
         ("parcel", "running"), ("charge", "done"), ("letter", "unconfirmed"),
@@ -123,8 +123,8 @@ def test_progress_has_a_rate_and_an_end_in_page_and_twin(client: FlaskClient, co
     found = client.get(f"/runs/{run}.json").get_json()["progress"]
     assert found["per_second"] == pytest.approx(5, abs=0.2) and found["ends_at"]
     # It stands still between two heartbeats, and nothing is promised of what is stuck.
-    alone = client.get(f"/_fragments/runs/{run}/state").get_data(as_text=True)
-    assert alone in client.get(f"/runs/{run}").get_data(as_text=True)
+    alone = client.get(f"/_fragments/runs/{run}/state").text
+    assert alone in client.get(f"/runs/{run}").text
     connection.execute("UPDATE wakeboard.job_runs SET locked_until = now() - interval '1 second'")
     stuck = words(client, f"/runs/{run}")
     assert "500 of 2" in stuck and "through about" not in stuck
@@ -137,7 +137,7 @@ def test_an_attempt_has_a_page_with_all_it_said(client: FlaskClient, connection:
             connection, run, attempt=number, lease_epoch=number, outcome="failed", error_code="E", error="no",
             traceback=f"trace {number} password=hunter2", output_tail="page 1", result={"n": number},
         )  # fmt: skip
-    html = client.get(f"/runs/{run}").get_data(as_text=True)
+    html = client.get(f"/runs/{run}").text
     # The newest five on the page, and the newest of them in the ticket; the others one click away.
     assert [number for number in range(1, 9) if f"trace {number} " in html] == [4, 5, 6, 7, 8]
     assert f'href="/runs/{run}/attempts/2"' in html
@@ -170,7 +170,7 @@ def test_values_of_a_payload_lead_to_the_runs_that_have_them_too(
 ) -> None:
     run = a_run(connection, payload={"customer": {"id": 812, "name": "Anna & Co"}, "token": "hunter2"})
     a_run(connection, payload={"customer": {"id": 813}})
-    html = client.get(f"/runs/{run}").get_data(as_text=True)
+    html = client.get(f"/runs/{run}").text
     links = [unescape(link) for link in re.findall(r'href="(/runs\?payload[^"]*)"', html)]
     assert links == ["/runs?payload.customer.id=812", "/runs?payload.customer.name=Anna+%26+Co"]
     for link in links:
@@ -180,7 +180,7 @@ def test_values_of_a_payload_lead_to_the_runs_that_have_them_too(
 
 def test_a_short_payload_is_there_as_json_too(client: FlaskClient, connection: Connection) -> None:
     payload = {"n": [1, 2], "text": "<b>quoted</b>"}
-    html = client.get(f"/runs/{a_run(connection, payload=payload)}").get_data(as_text=True)
+    html = client.get(f"/runs/{a_run(connection, payload=payload)}").text
     shown = re.search(r'<pre id="payload">(.*?)</pre>', html, re.DOTALL)
     assert shown and json.loads(unescape(shown[1])) == payload
     assert "Empty" in words(client, f"/runs/{a_run(connection)}")
@@ -188,7 +188,7 @@ def test_a_short_payload_is_there_as_json_too(client: FlaskClient, connection: C
 
 def test_a_ticket_and_commands_stand_on_the_page(client: FlaskClient, connection: Connection) -> None:
     run = a_run(connection, "dead", payload={"id": 812})
-    html = unescape(client.get(f"/runs/{run}").get_data(as_text=True))
+    html = unescape(client.get(f"/runs/{run}").text)
     assert f"### Run {run}: `mail` is dead" in html and f"page: http://localhost/runs/{run}" in html
     assert f"wakeboard retry {run}" in html and "wakeboard enqueue --payload '{\"id\": 812}' mail" in html
     assert f"http://localhost/runs/{run}/again" in html

@@ -33,7 +33,7 @@ def listed(client: FlaskClient, query: str = "") -> list[int]:
 def html(client: FlaskClient, path: str = "/runs") -> str:
     answer = client.get(path)
     assert answer.status_code == 200
-    return answer.get_data(as_text=True)
+    return answer.text
 
 
 def live_list(page: str) -> str:
@@ -87,7 +87,7 @@ def test_the_twin_carries_every_column_of_a_run(client: FlaskClient, connection:
 def test_the_list_comes_as_csv_with_its_filters(client: FlaskClient, connection: Connection) -> None:
     a_run(connection, "dead", last_error="=1+1")
     a_run(connection, "queued")
-    lines = client.get("/runs.csv?status=dead").get_data(as_text=True).splitlines()
+    lines = client.get("/runs.csv?status=dead").text.splitlines()
     assert len(lines) == 2
     assert lines[0].startswith("id,status,job_type") and ",'=1+1," in lines[1]
 
@@ -460,14 +460,14 @@ def test_no_list_reads_the_whole_table(app: Flask, client: FlaskClient, connecti
 def test_filters_that_nothing_can_match_are_refused_in_a_sentence(client: FlaskClient) -> None:
     for page in ("/runs", "/runs.json", "/runs/bulk/retry"):
         answer = client.get(f"{page}?since=1h&until=1d")
-        assert answer.status_code == 400 and "is not before “until” (1d)" in answer.get_data(as_text=True), (
+        assert answer.status_code == 400 and "is not before “until” (1d)" in answer.text, (
             page
         )
-        assert "names nothing" in client.get(f"{page}?payload.=1").get_data(as_text=True)
+        assert "names nothing" in client.get(f"{page}?payload.=1").text
     body = {"filter": "since=1h&until=1d", "confirm": 1}
     assert client.post("/runs/bulk/retry", json=body).status_code == 400
     audit = client.get("/audit?since=1h&until=1h")
-    assert audit.status_code == 400 and "no act can lie in between" in audit.get_data(as_text=True)
+    assert audit.status_code == 400 and "no act can lie in between" in audit.text
 
 
 def test_a_failed_run_whose_time_has_come_is_due_and_not_to_be_tried_in_the_past(

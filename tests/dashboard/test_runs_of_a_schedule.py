@@ -57,7 +57,7 @@ def mixed(connection: Connection) -> int:
 
 def ids_in(client: FlaskClient, path: str) -> list[int]:
     answer = client.get(path)
-    assert answer.status_code == 200, answer.get_data(as_text=True)
+    assert answer.status_code == 200, answer.text
     return [item["id"] for item in answer.get_json()["items"]]
 
 
@@ -102,7 +102,7 @@ def test_a_schedule_is_a_filter_of_the_terminal_and_of_bulk_verbs(
     shown = page_of(client, "/runs/bulk/retry?schedule=checkout&status=dead")
     dead = ids_in(client, "/runs.json?schedule=checkout&status=dead")
     assert len(dead) == 10 and "10 runs" in shown
-    assert client.get("/runs.csv?schedule=checkout").get_data(as_text=True).count("\n") == 61
+    assert client.get("/runs.csv?schedule=checkout").text.count("\n") == 61
 
 
 def test_a_name_that_no_schedule_ever_had_is_a_sentence(client: FlaskClient, connection: Connection) -> None:

@@ -32,8 +32,8 @@ def a_view(
 
 def html(client: FlaskClient, path: str) -> str:
     answer = client.get(path)
-    assert answer.status_code == 200, answer.get_data(as_text=True)
-    return answer.get_data(as_text=True)
+    assert answer.status_code == 200, answer.text
+    return answer.text
 
 
 def test_a_filter_is_saved_and_found_by_everybody(as_role: AsRole, connection: Connection) -> None:
@@ -92,7 +92,7 @@ def test_a_view_is_replaced_only_when_that_is_said(client: FlaskClient, connecti
     assert save(client, "Dead mail", "status=failed") == (400, sentence)
     sent = {"name": "Dead  mail", "query": "status=failed", "reason": "duty"}
     answer = client.post("/runs/views/save", data=sent)
-    page = unescape(answer.get_data(as_text=True))
+    page = unescape(answer.text)
     assert answer.status_code == 400 and sentence in page and "status:failed" in page
     assert 'value="Dead  mail"' in page and 'value="duty"' in page and 'name="replace"' in page
     assert rows(connection, "saved_views")[0]["query"] == "status=dead"

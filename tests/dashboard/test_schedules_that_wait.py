@@ -25,9 +25,9 @@ SAID = {
 def told(client: FlaskClient) -> set[str | None]:
     """Return the reasons that page, list, their twins, the question and the answer give for “mine”."""
     found: set[str | None] = set()
-    page = unescape(client.get("/schedules/mine").get_data(as_text=True))
-    listed = unescape(client.get("/schedules?q=mine").get_data(as_text=True))
-    question = unescape(client.get("/schedules/mine/run?next=/schedules").get_data(as_text=True))
+    page = unescape(client.get("/schedules/mine").text)
+    listed = unescape(client.get("/schedules?q=mine").text)
+    question = unescape(client.get("/schedules/mine/run?next=/schedules").text)
     answer = client.post("/schedules/mine/run", headers=JSON).get_json()["message"]
     for reason, (short, clause, until) in SAID.items():
         if reason is None:
@@ -82,7 +82,7 @@ def test_what_is_overdue_for_want_of_a_worker_says_so_once(
     client: FlaskClient, connection: Connection
 ) -> None:
     a_definition(connection, "mine", next_fire_at="-1 hour")
-    page = client.get("/schedules/mine").get_data(as_text=True)
+    page = client.get("/schedules/mine").text
     assert "No worker is alive to fire it" in page and "Its runs wait" not in page
 
 

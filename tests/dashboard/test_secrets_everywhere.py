@@ -33,7 +33,7 @@ def test_no_answer_tells_a_secret_that_is_kept(
     told, seen = [], 0
     for found in addresses(app, filling).values():
         for address in found:
-            text = person.get(address).get_data(as_text=True)
+            text = person.get(address).text
             seen += "they said" in text
             if "hunter2" in text:
                 told.append(f"{address}: {text[max(0, text.index('hunter2') - 150) :][:200]}")
