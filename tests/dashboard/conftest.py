@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from html import unescape
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -86,8 +87,22 @@ def fragments_of(html: str) -> dict[str, str]:
 def page_of(client: FlaskClient, path: str) -> str:
     """Return the page at ``path``, which must be there."""
     answer = client.get(path)
-    assert answer.status_code == 200, path
+    assert answer.status_code == 200, f"{path}: {answer.text[-3000:]}"
     return answer.text
+
+
+def words_of(client: FlaskClient, path: str) -> str:
+    """Return the text of the middle of the page at ``path`` as a reader sees it."""
+    middle = page_of(client, path).split("<main")[1].split("</main>")[0]
+    return one_line(unescape(re.sub(r"<[^>]+>", " ", middle)))
+
+
+def items_of(client: FlaskClient, address: str) -> list[dict[str, Any]]:
+    """Return the items of the JSON list at ``address``, which must be there."""
+    answer = client.get(address)
+    assert answer.status_code == 200, answer.text
+    items: list[dict[str, Any]] = answer.get_json()["items"]
+    return items
 
 
 def along(client: FlaskClient, way: str, page: str) -> list[str]:

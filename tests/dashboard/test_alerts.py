@@ -12,7 +12,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, one_line
+from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, items_of, one_line
 from tests.support.factories import a_run, a_worker, age, insert, rows
 from tests.support.receivers import SECRET, Mailbox, Receiver, mailbox, receiver
 from wakeboard.accounts import users
@@ -70,7 +70,7 @@ def test_a_rule_that_fires_says_why_in_words(client: FlaskClient, connection: Co
     page = client.get("/alerts").text
     assert "3 runs died in the last 1 h: mail 3. Look at them, and retry what can be fixed." in page
     assert 'data-attention="1"' in page
-    items = {item["name"]: item for item in client.get("/alerts.json").get_json()["items"]}
+    items = {item["name"]: item for item in items_of(client, "/alerts.json")}
     assert (items["dead_runs"]["status"], items["stuck_leases"]["status"]) == ("firing", "quiet")
     assert "alert rules that fire" in client.get("/").text
     assert 'wakeboard_alerts_firing{rule="dead_runs"} 1.0' in client.get("/metrics").text

@@ -9,7 +9,13 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, fragments_of
+from tests.dashboard.conftest import (
+    AsRole,
+    assert_fragments_match,
+    assert_shown_as_text,
+    fragments_of,
+    items_of,
+)
 from tests.support.factories import a_definition, a_run, from_now, insert, row
 from wakeboard_dashboard.text.changes import changes
 
@@ -23,7 +29,7 @@ def an_entry(connection: Connection, **columns: Any) -> int:
 
 
 def listed(client: FlaskClient, query: str = "") -> list[int]:
-    return [each["id"] for each in client.get(f"/audit.json{query}").get_json()["items"]]
+    return [each["id"] for each in items_of(client, f"/audit.json{query}")]
 
 
 def test_an_empty_log_says_what_it_keeps(client: FlaskClient) -> None:

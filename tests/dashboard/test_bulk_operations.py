@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
+from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, items_of, words_of
 from tests.support.factories import a_run, a_type, a_worker, rows, status
 from tests.support.workers.bulk_operations import begin, finish, operation, step
 
@@ -22,11 +22,7 @@ HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 
 
 def words(client: FlaskClient, path: str) -> str:
-    """The text of a page's middle as a reader sees it."""
-    answer = client.get(path)
-    assert answer.status_code == 200, answer.text[-3000:]
-    middle = answer.text.split("<main")[1].split("</main>")[0]
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", middle)).split()).replace("\u202f", " ")
+    return words_of(client, path).replace("\u202f", " ")
 
 
 def form_of(client: FlaskClient, path: str) -> dict[str, str]:
@@ -322,11 +318,11 @@ def test_the_twins_have_the_columns_and_the_same_numbers(client: FlaskClient, co
     body = client.get(f"/operations/{number}.json").get_json()
     assert (body["status"], body["done"], body["total"], body["filter"]) == ("finished", 2, 2, "status:dead")
     assert [item["result"] for item in body["items"]] == ["moved", "moved"]
-    (item,) = client.get("/operations.json?status=finished&verb=retry").get_json()["items"]
+    (item,) = items_of(client, "/operations.json?status=finished&verb=retry")
     assert item["id"] == number and item["skips"] == {}
     assert client.get("/operations.csv").text.count("\n") == 2
     assert client.get(f"/operations/{number}.csv").text.startswith("run_id,result,why")
-    assert client.get(f"/operations/{number}.json?result=skipped").get_json()["items"] == []
+    assert items_of(client, f"/operations/{number}.json?result=skipped") == []
 
 
 @pytest.mark.parametrize("path", ["/operations?status=odd", "/operations?x=1", "/operations/1?result=odd"])

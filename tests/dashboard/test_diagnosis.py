@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from html import unescape
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
+from tests.dashboard.conftest import words_of
 from tests.support.factories import a_run, a_type, a_worker, from_now, insert
 from wakeboard import cli
 from wakeboard.reporting.diagnosis.question import CAP, QUESTION
@@ -37,7 +37,7 @@ def told(
         terminal = json.loads(capsys.readouterr().out)["waits"]
         sentences: list[str] = client.get(f"/runs/{run_id}.json").get_json()["waits_for"]["reasons"]
         assert " ".join(sentences) == terminal
-        page = words(client, f"/runs/{run_id}")
+        page = words_of(client, f"/runs/{run_id}")
         for sentence in sentences:
             for part in re.split(TIME, sentence):
                 assert without_spaces(part) in without_spaces(page)
@@ -48,12 +48,6 @@ def told(
 
 def without_spaces(text: str) -> str:
     return "".join(text.split())
-
-
-def words(client: FlaskClient, path: str) -> str:
-    html = client.get(path).text
-    middle = html.split("<main")[1].split("</main>")[0]
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", middle)).split())
 
 
 def ended(connection: Connection, runs: int, job_type: str = "mail", minutes_ago: int = 1) -> None:
@@ -105,10 +99,10 @@ def test_a_start_that_the_database_refuses_is_told_with_its_sentence(
     for run_id in (queued, a_run(connection, "failed", **said)):
         (sentence,) = told(run_id)
         assert re.fullmatch(f"Refused by the database: .* tried again at {TIME}.", sentence)
-        page = words(client, f"/runs/{run_id}")
+        page = words_of(client, f"/runs/{run_id}")
         assert "a report names its customer" in page
         assert "hunter22" not in page
-    assert "claim_refused" in words(client, "/runs?status=queued")
+    assert "claim_refused" in words_of(client, "/runs?status=queued")
 
 
 def test_a_paused_type_names_who_when_and_why(connection: Connection, told: Told) -> None:

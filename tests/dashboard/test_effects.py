@@ -7,7 +7,7 @@ from typing import Any
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
+from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, items_of
 from tests.support.factories import a_run, insert, rows
 
 JSON = {"Accept": "application/json"}
@@ -23,7 +23,7 @@ def an_effect(connection: Connection, run_id: int, key: str = "mail", **columns:
 
 
 def listed(client: FlaskClient, query: str = "") -> list[int]:
-    return [each["id"] for each in client.get(f"/effects.json{query}").get_json()["items"]]
+    return [each["id"] for each in items_of(client, f"/effects.json{query}")]
 
 
 def test_an_empty_list_says_what_would_be_here(client: FlaskClient) -> None:

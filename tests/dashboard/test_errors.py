@@ -11,7 +11,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import assert_fragments_match
+from tests.dashboard.conftest import assert_fragments_match, items_of
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_run, a_type, age, an_attempt
 from wakeboard_dashboard.queries import errors
@@ -20,9 +20,7 @@ HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/?#"
 
 
 def groups(client: FlaskClient, query: str = "", path: str = "/errors") -> dict[tuple[str, str], Any]:
-    answer = client.get(f"{path}.json?{query}")
-    assert answer.status_code == 200, answer.get_json()
-    items = answer.get_json()["items"]
+    items = items_of(client, f"{path}.json?{query}")
     return {(item["error_code"], item["job_type"]): item for item in items}
 
 
@@ -37,7 +35,7 @@ def failure(connection: Connection, code: str, ago: str, run: int = 1, **columns
 
 def test_a_house_without_failures_says_so(client: FlaskClient) -> None:
     assert "No failures here" in client.get("/errors").text
-    assert client.get("/errors.json").get_json()["items"] == []
+    assert items_of(client, "/errors.json") == []
     assert "No failure with this code" in client.get("/errors/BOOM").text
 
 
@@ -96,7 +94,7 @@ def test_runs_that_fail_now_are_counted_even_when_they_failed_long_ago(
     assert (item["dead"], item["failed"]) == (1, 1)
     page = client.get("/errors").text
     assert 'href="/runs?status=dead&amp;type=mail&amp;error=KeyError"' in page
-    (shown,) = client.get("/runs.json?status=dead&type=mail&error=KeyError").get_json()["items"]
+    (shown,) = items_of(client, "/runs.json?status=dead&type=mail&error=KeyError")
     assert shown["id"] == dead
 
 

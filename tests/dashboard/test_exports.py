@@ -11,7 +11,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole
+from tests.dashboard.conftest import AsRole, items_of
 from tests.support.every_page import addresses, furnish, plain_text
 from tests.support.factories import a_run, rows
 from wakeboard.accounts import users
@@ -105,5 +105,5 @@ def test_a_payload_too_long_for_a_list_says_where_it_stands(
     for run_id in (long, noise):
         assert shown[run_id] == f"… over {number(LONGEST_PAYLOAD)} characters: /runs/{run_id}/payload.json"
         assert client.get(f"/runs/{run_id}/payload.json").status_code == 200
-    items = {item["id"]: item["payload"] for item in client.get("/runs.json").get_json()["items"]}
+    items = {item["id"]: item["payload"] for item in items_of(client, "/runs.json")}
     assert items[long] == {"token": "•••"}, "a twin has it whole"

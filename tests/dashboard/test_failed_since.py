@@ -8,7 +8,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole
+from tests.dashboard.conftest import AsRole, items_of
 from tests.support.factories import a_definition, a_run, from_now
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
@@ -55,7 +55,7 @@ def named(connection: Connection) -> dict[int, str]:
 def test_runs_are_found_by_when_they_last_failed(
     client: FlaskClient, named: dict[int, str], query: str
 ) -> None:
-    items = client.get(f"/runs.json?{query}").get_json()["items"]
+    items = items_of(client, f"/runs.json?{query}")
     assert sorted(named[item["id"]] for item in items) == sorted(ASKED[query])
 
 

@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 from psycopg import sql
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole
+from tests.dashboard.conftest import AsRole, items_of
 from tests.support.dashboard_apps import an_app
 from wakeboard_dashboard.queries.keyset import Cursor
 
@@ -118,7 +118,7 @@ def test_a_cursor_beyond_all_rows_is_an_empty_page(
 ) -> None:
     for rank in (10**12, -(10**12)):
         cursor = Cursor("older", (rank, *keys)).encode()
-        assert client.get(f"{path}.json?cursor={cursor}").get_json()["items"] == []
+        assert items_of(client, f"{path}.json?cursor={cursor}") == []
 
 
 def test_a_payload_path_without_end_is_a_wrong_filter(client: FlaskClient) -> None:

@@ -199,9 +199,7 @@ def test_each_start_of_a_formula_is_made_text(
         "INSERT INTO wakeboard.job_runs (job_type, enqueued_by) VALUES ('formula', %s)", (f"{start} x",)
     )
     answer = client.get("/runs.csv?type=formula&limit=1")
-    cells = [
-        cell for line in csv.reader(io.StringIO(answer.text, newline="")) for cell in line
-    ]
+    cells = [cell for line in csv.reader(io.StringIO(answer.text, newline="")) for cell in line]
     assert f"'{start} x" in cells
 
 

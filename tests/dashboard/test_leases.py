@@ -8,7 +8,7 @@ from typing import Any
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
+from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, items_of
 from tests.support.factories import (
     a_run,
     a_type,
@@ -28,7 +28,7 @@ HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 
 
 def states(client: FlaskClient, query: str = "") -> dict[int, str]:
-    return {item["id"]: item["state"] for item in client.get(f"/leases.json{query}").get_json()["items"]}
+    return {item["id"]: item["state"] for item in items_of(client, f"/leases.json{query}")}
 
 
 def test_an_empty_list_says_what_a_lease_is(client: FlaskClient) -> None:
@@ -77,7 +77,7 @@ def test_of_leases_that_stand_alike_the_longest_running_comes_first(
 
 
 def item(client: FlaskClient, run_id: int) -> dict[str, Any]:
-    (found,) = [each for each in client.get("/leases.json").get_json()["items"] if each["id"] == run_id]
+    (found,) = [each for each in items_of(client, "/leases.json") if each["id"] == run_id]
     return dict(found)
 
 

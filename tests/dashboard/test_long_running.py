@@ -10,7 +10,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import assert_fragments_match
+from tests.dashboard.conftest import assert_fragments_match, items_of
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_run, a_worker, from_now, insert
 from wakeboard_dashboard.queries.types import TypePace
@@ -61,7 +61,7 @@ def test_a_lease_says_how_long_runs_of_its_type_usually_take(
         "Of the 40 that succeeded in the last 24 h half took at most 3 min 5 s, 95 % at most 3 min 5 s"
         in page
     )
-    items = {each["id"]: each for each in client.get("/leases.json").get_json()["items"]}
+    items = {each["id"]: each for each in items_of(client, "/leases.json")}
     assert {run: each["overlong"] for run, each in items.items()} == {late: True, fine: False, unknown: False}
     assert items[late]["median_seconds"] == pytest.approx(185.4, 0.01)
     assert items[unknown]["p95_seconds"] is None
@@ -125,6 +125,6 @@ def test_a_stuck_run_is_told_of_once(client: FlaskClient, connection: Connection
     twin = client.get("/overview.json").get_json()
     assert (twin["stuck"], twin["overlong"]) == (1, [])
     assert 'data-attention="1"' in client.get("/").text
-    (item,) = client.get("/leases.json").get_json()["items"]
+    (item,) = items_of(client, "/leases.json")
     assert (item["state"], item["overlong"]) == ("ended", False)
     assert client.get(f"/runs/{ended}.json").get_json()["usual"]["overlong"] is False

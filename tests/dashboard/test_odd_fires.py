@@ -10,7 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import one_line
+from tests.dashboard.conftest import items_of, one_line
 from tests.support.factories import a_definition, a_run, from_now, insert
 from wakeboard.core.parent_run import maker
 from wakeboard.core.states import Role
@@ -36,7 +36,7 @@ def a_fire(connection: Connection, mine: int, due: int, began: int, ended: int |
 
 
 def item(client: FlaskClient) -> dict[str, Any]:
-    return dict(client.get("/schedules.json?q=mine").get_json()["items"][0])
+    return dict(items_of(client, "/schedules.json?q=mine")[0])
 
 
 def odd(client: FlaskClient) -> dict[int, list[str]]:
@@ -83,7 +83,7 @@ def test_a_late_start_is_told(client: FlaskClient, connection: Connection, mine:
 
 
 def names(client: FlaskClient, query: str) -> list[str]:
-    return [each["name"] for each in client.get(f"/schedules.json?{query}").get_json()["items"]]
+    return [each["name"] for each in items_of(client, f"/schedules.json?{query}")]
 
 
 def test_schedules_are_found_by_what_is_odd_about_their_latest_runs(
@@ -221,7 +221,7 @@ def test_the_filter_finds_what_the_badges_say(client: FlaskClient, connection: C
         step = timedelta(minutes=dice.choice((30, 60, 180, 420, 1440, 10080)))
         times = [first + each * step for each in range(dice.randint(2, 20))]
         scheduled(connection, f"some-{number}", zone, *times)
-    items = client.get("/schedules.json").get_json()["items"]
+    items = items_of(client, "/schedules.json")
     told = [each["name"] for each in items if each["twice"]]
     assert names(client, "state=twice") == told and 0 < len(told) < len(items)
 
@@ -256,7 +256,7 @@ def test_the_filter_finds_what_the_badges_say_page_by_page(
         definition = a_definition(connection, f"some-{number}", timezone="UTC")
         for step in range(dice.choice((0, 1, 3, 30)), 0, -1):
             any_run(connection, dice, definition, 60 * (step + 2))
-    items = client.get("/schedules.json").get_json()["items"]
+    items = items_of(client, "/schedules.json")
     told = [each["name"] for each in items if each[word]]
     assert names(client, f"state={word}") == told and 3 < len(told) < len(items) - 3
     page = client.get(f"/schedules.json?state={word}&limit=3").get_json()
@@ -273,7 +273,7 @@ def test_schedules_that_missed_something_can_be_listed(
     a_definition(connection, "calm")
     missed = {"scheduled_for": datetime.now(UTC) - timedelta(hours=1), "reason": "misfire"}
     insert(connection, "missed_fires", {"definition_id": mine, **missed})
-    names = [each["name"] for each in client.get("/schedules.json?state=missed").get_json()["items"]]
+    names = [each["name"] for each in items_of(client, "/schedules.json?state=missed")]
     assert names == ["mine"]
     assert "missed 1" in client.get("/schedules").text
 

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from werkzeug.datastructures import MultiDict
 
 from tests.conftest import Connection
+from tests.dashboard.conftest import items_of
 from tests.support.factories import a_definition, a_run, a_worker, age, an_attempt
 from wakeboard import cli
 from wakeboard.cli.commands.runs import runs as runs_command
@@ -119,7 +120,7 @@ def test_box_address_json_csv_and_terminal_find_the_same_runs(
     sizes = set()
     for line in LINES:
         query = address(client, line)
-        twin = [item["id"] for item in client.get(f"/runs.json?{query}").get_json()["items"]]
+        twin = [item["id"] for item in items_of(client, f"/runs.json?{query}")]
         table = csv.DictReader(io.StringIO(client.get(f"/runs.csv?{query}").text))
         code, out, _ = wakeboard(line, "--json")
         assert code == 0, line

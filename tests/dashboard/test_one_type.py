@@ -11,7 +11,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, one_line
+from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, items_of, one_line
 from tests.support.factories import a_definition, a_run, a_type, a_worker, from_now, rows
 from wakeboard_dashboard.text.ends import end_of
 from wakeboard_dashboard.text.policy import patience_seconds, retries
@@ -42,12 +42,7 @@ def test_its_lease_is_the_longer_one_of_its_own_and_the_workers(
     client: FlaskClient, connection: Connection
 ) -> None:
     def said() -> str:
-        return (
-            client.get("/types/mail")
-            .text
-            .partition("<dt>Lease</dt>")[2]
-            .partition("</dd>")[0]
-        )
+        return client.get("/types/mail").text.partition("<dt>Lease</dt>")[2].partition("</dd>")[0]
 
     a_type(connection, "mail")
     assert said() == "<dd>the worker’s own"
@@ -90,7 +85,7 @@ def test_the_list_leads_to_it_and_says_how_long_the_oldest_waits(
     page = client.get("/types").text
     assert 'href="/types/mail"' in page and "The oldest due run waits for so long" in page
     assert "Attempts per hour in the last 24 hours: 0, 0 failed" in page
-    assert client.get("/types.json").get_json()["items"][0]["oldest_due_at"] is not None
+    assert items_of(client, "/types.json")[0]["oldest_due_at"] is not None
 
 
 def test_an_hour_that_is_over_is_read_once_and_the_current_one_again(

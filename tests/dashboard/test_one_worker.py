@@ -9,7 +9,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
+from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, items_of
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_run, a_worker, an_attempt, from_now, insert
 from wakeboard_dashboard.queries.workers import MOST_ATTEMPTS
@@ -127,7 +127,7 @@ def test_silent_and_gone_workers_stand_apart(client: FlaskClient, connection: Co
     assert places == sorted(places) and 'data-attention="1"' in page
     assert page.index('id="worker-gone"') > places[3]
     assert "It is gone: nothing was heard of it for over a day" in page
-    assert [each["id"] for each in client.get("/workers.json?state=gone").get_json()["items"]] == ["gone"]
+    assert [each["id"] for each in items_of(client, "/workers.json?state=gone")] == ["gone"]
     assert "it ended without a word" in client.get("/workers/gone").text
     assert "Nothing was heard of it for" in client.get("/workers/silent").text
 
@@ -139,7 +139,7 @@ def test_the_list_links_to_what_each_runs(client: FlaskClient, connection: Conne
     for run in made[:3]:
         assert f'href="/runs/{run}"' in page
     assert "and 2 more" in page and 'href="/workers/w-7"' in page
-    assert client.get("/workers.json").get_json()["items"][0]["run_ids"] == made
+    assert items_of(client, "/workers.json")[0]["run_ids"] == made
 
 
 def test_its_duties_are_told(client: FlaskClient, as_role: AsRole, connection: Connection) -> None:

@@ -11,7 +11,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import assert_fragments_match
+from tests.dashboard.conftest import assert_fragments_match, items_of
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_definition, a_run, a_type, a_worker, from_now, insert, rows
 from wakeboard.core.states import Role
@@ -349,11 +349,11 @@ def test_stuck_is_the_same_wherever_it_is_said(client: FlaskClient, connection: 
     assert [(line["state"], line["runs"]) for line in body["attention"]] == [("stuck", 3)]
     assert timedelta(minutes=4) < since(body["attention"][0]) < timedelta(minutes=6)
     assert 'wakeboard_runs{state="stuck"} 3.0' in client.get("/metrics").text
-    listed = client.get("/runs.json?status=running").get_json()["items"]
+    listed = items_of(client, "/runs.json?status=running")
     assert {run["id"] for run in listed if run["stuck"]} == {ended, silent, orphan}
     each = {run: client.get(f"/runs/{run}.json").get_json()["stuck"] for run in (ended, silent, orphan)}
     assert all(each.values())
-    leases = client.get("/leases.json?state=ended,silent").get_json()["items"]
+    leases = items_of(client, "/leases.json?state=ended,silent")
     assert {lease["id"] for lease in leases} == {ended, silent, orphan}
 
 
@@ -394,7 +394,7 @@ def test_a_fire_missed_while_paused_is_missed_on_no_page(client: FlaskClient, co
         known = {each["name"]: each["id"] for each in rows(connection, "job_definitions")}
         missed(connection, known.get(name) or a_definition(connection, name), reason)
     assert dict(tiles(client.get("/").text))["missed runs"] == "1"
-    items = client.get("/schedules.json?state=missed").get_json()["items"]
+    items = items_of(client, "/schedules.json?state=missed")
     assert [(each["name"], each["missed_24h"]) for each in items] == [("nightly", 1)]
 
 

@@ -10,7 +10,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import SAME_ORIGIN
+from tests.dashboard.conftest import SAME_ORIGIN, items_of
 from tests.support.dashboard_apps import an_app
 from tests.support.factories import a_run, a_worker
 from tests.support.postgres import standbys
@@ -79,7 +79,7 @@ def client(app: Flask, connection: Connection) -> FlaskClient:
 
 
 def queued(client: FlaskClient) -> int:
-    return len(client.get("/runs.json").get_json()["items"])
+    return len(items_of(client, "/runs.json"))
 
 
 def kinds(client: FlaskClient) -> set[str]:

@@ -10,7 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, one_line
+from tests.dashboard.conftest import AsRole, items_of, one_line
 from tests.dashboard.test_activity_report import HOSTILE, a_full_night, failure, html, night
 from tests.dashboard.test_alerts import JSON, told
 from tests.support.factories import a_run, age, from_now, insert, rows
@@ -104,7 +104,7 @@ def test_an_admin_switches_it_on_for_a_time_of_the_sites_clocks(
     assert kept["recovered_at"] is not None, "on from now: none of a morning before"
     (audited,) = rows(connection, "audit_log", "action = 'alert.edit'")
     assert (audited["before"]["enabled"], audited["after"]["enabled"]) == (False, True)
-    standing = {item["kind"]: item["status"] for item in client.get("/alerts.json").get_json()["items"]}
+    standing = {item["kind"]: item["status"] for item in items_of(client, "/alerts.json")}
     assert standing["morning_report"] == "on"
     wrong = client.post(path, json={"at": "25:00"}, headers=JSON)
     assert wrong.status_code == 400 and "allowed: 00:00 to 23:59" in wrong.get_json()["message"]

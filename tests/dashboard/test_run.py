@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from html import unescape
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match
+from tests.dashboard.conftest import AsRole, assert_fragments_match, words_of
 from tests.support.factories import (
     a_definition,
     a_run,
@@ -34,14 +33,6 @@ JSON = {"Accept": "application/json"}
 HTMX = {"HX-Request": "true"}
 
 
-def words(client: FlaskClient, path: str) -> str:
-    """The text of a page's middle as a reader sees it."""
-    answer = client.get(path)
-    assert answer.status_code == 200, answer.text[-3000:]
-    middle = answer.text.split("<main")[1].split("</main>")[0]
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", middle)).split())
-
-
 @pytest.mark.parametrize("number", ["7", "12345678901234567890123", "0"])
 def test_a_run_that_is_not_there_is_said_so(client: FlaskClient, number: str) -> None:
     for path in (f"/runs/{number}", f"/runs/{number}.json", f"/_fragments/runs/{number}/attempts"):
@@ -60,7 +51,7 @@ def test_a_page_of_one_run_takes_no_filters(client: FlaskClient, connection: Con
 def test_a_delayed_run_says_when_it_is_due(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection)
     run = a_run(connection, run_at="1 hour")
-    assert "Waits for its time: due" in words(client, f"/runs/{run}")
+    assert "Waits for its time: due" in words_of(client, f"/runs/{run}")
 
 
 def test_a_run_that_backs_off_says_after_which_failure_and_by_which_rule(
@@ -69,7 +60,7 @@ def test_a_run_that_backs_off_says_after_which_failure_and_by_which_rule(
     a_worker(connection)
     a_type(connection, "mail", backoff="1m,5m", max_attempts=4)
     run = a_run(connection, "failed", attempts=2, failures=2)
-    shown = words(client, f"/runs/{run}")
+    shown = words_of(client, f"/runs/{run}")
     assert "Backing off after attempt 2 of 4 ( smtp_down ), next at 20" in shown
     assert "1 m, 5 m, then always the last" in shown or "1 min, 5 min, then always the last" in shown
 
@@ -79,18 +70,18 @@ def test_a_run_of_a_paused_type_says_who_paused_it_and_why(
 ) -> None:
     a_type(connection, "mail", paused_by="anna", paused_reason="CRM is down")
     connection.execute("UPDATE wakeboard.job_types SET paused_at = now()")
-    shown = words(client, f"/runs/{a_run(connection)}")
+    shown = words_of(client, f"/runs/{a_run(connection)}")
     assert "was paused by anna at 20" in shown and "“CRM is down”" in shown
 
 
 def test_a_run_that_no_worker_can_take_says_so(client: FlaskClient, connection: Connection) -> None:
     run = a_run(connection)
-    assert "No worker is alive at all" in words(client, f"/runs/{run}")
+    assert "No worker is alive at all" in words_of(client, f"/runs/{run}")
     a_worker(connection, job_types=["report"])
     a_worker(connection, seen="-10 minutes")
-    assert "No live worker runs this type. 1 worker is alive" in words(client, f"/runs/{run}")
+    assert "No live worker runs this type. 1 worker is alive" in words_of(client, f"/runs/{run}")
     a_worker(connection)
-    assert "No live worker" not in words(client, f"/runs/{run}")
+    assert "No live worker" not in words_of(client, f"/runs/{run}")
 
 
 def test_a_run_behind_its_types_limit_names_the_limit(client: FlaskClient, connection: Connection) -> None:
@@ -98,9 +89,9 @@ def test_a_run_behind_its_types_limit_names_the_limit(client: FlaskClient, conne
     a_type(connection, "mail", max_running=5, max_running_operator=2)
     run = a_run(connection)
     a_run(connection, "running")
-    assert "The limit is reached" not in words(client, f"/runs/{run}")
+    assert "The limit is reached" not in words_of(client, f"/runs/{run}")
     a_run(connection, "running")
-    assert "The limit is reached: 2 of 2 allowed runs of this type are running" in words(
+    assert "The limit is reached: 2 of 2 allowed runs of this type are running" in words_of(
         client, f"/runs/{run}"
     )
 
@@ -108,18 +99,18 @@ def test_a_run_behind_its_types_limit_names_the_limit(client: FlaskClient, conne
 def test_a_due_run_counts_only_what_is_claimed_before_it(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection)
     run = a_run(connection, run_at="-1 minute")
-    assert "Nothing is in its way" in words(client, f"/runs/{run}")
+    assert "Nothing is in its way" in words_of(client, f"/runs/{run}")
     a_run(connection, run_at="-2 minutes")
     a_run(connection, priority=0)
     a_run(connection, priority=4, run_at="-1 hour")
     a_run(connection, run_at="1 minute", priority=0)
     a_run(connection, job_type="report", run_at="-1 hour")
-    assert "2 due runs of this type come before it;" in words(client, f"/runs/{run}")
+    assert "2 due runs of this type come before it;" in words_of(client, f"/runs/{run}")
 
 
 def test_full_workers_are_said_to_be_full(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection, concurrency=2, running=2)
-    assert "All 2 slots of 1 worker for this type are busy" in words(client, f"/runs/{a_run(connection)}")
+    assert "All 2 slots of 1 worker for this type are busy" in words_of(client, f"/runs/{a_run(connection)}")
 
 
 def test_a_running_run_names_its_worker_its_progress_and_what_it_prints(
@@ -133,11 +124,11 @@ def test_a_running_run_names_its_worker_its_progress_and_what_it_prints(
         {"run_id": run, "lease_epoch": 1, "tail": "page 3 of 12"},
         returning="run_id",
     )
-    shown = words(client, f"/runs/{run}")
+    shown = words_of(client, f"/runs/{run}")
     for part in ("on worker w-7", "70 of 100", "Output so far page 3 of 12"):
         assert part in shown
     connection.execute("UPDATE wakeboard.run_output SET lease_epoch = 0")
-    assert "page 3 of 12" not in words(client, f"/runs/{run}")
+    assert "page 3 of 12" not in words_of(client, f"/runs/{run}")
 
 
 def test_progress_told_before_a_good_end_is_not_taken_for_it(
@@ -152,7 +143,7 @@ def test_progress_told_before_a_good_end_is_not_taken_for_it(
 def test_a_lease_that_ended_is_loud_and_offers_release(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection, "w1")
     run = a_run(connection, "running", locked_until="-1 minute")
-    assert "Stuck: its lease ended" in words(client, f"/runs/{run}")
+    assert "Stuck: its lease ended" in words_of(client, f"/runs/{run}")
     assert f"/leases/{run}/release" in client.get(f"/runs/{run}").text
     assert client.get(f"/runs/{run}.json").get_json()["stuck"] is True
 
@@ -176,7 +167,7 @@ def test_a_dead_run_says_why_it_gave_up(
     client: FlaskClient, connection: Connection, columns: dict[str, Any], sentence: str
 ) -> None:
     run = a_run(connection, "dead", **columns)
-    assert sentence in words(client, f"/runs/{run}")
+    assert sentence in words_of(client, f"/runs/{run}")
 
 
 def test_each_attempt_tells_its_story(client: FlaskClient, connection: Connection) -> None:
@@ -192,7 +183,7 @@ def test_each_attempt_tells_its_story(client: FlaskClient, connection: Connectio
         refused_outcome="succeeded",
     )  # fmt: skip
     an_attempt(connection, run, attempt=3, lease_epoch=3, result={"rows": 1204}, note="slow provider")
-    shown = words(client, f"/runs/{run}")
+    shown = words_of(client, f"/runs/{run}")
     for part in (
         "Attempt 1 failed", "40P01 deadlock", "next try after 4 min: not by the rule", "Trace File crm.py",
         "Output page 1",
@@ -220,7 +211,7 @@ def test_the_facts_name_where_the_run_came_from(client: FlaskClient, connection:
         connection, definition_id=definition, idempotency_key="invoice:812", enqueued_by="shop",
         timeout_seconds=90, origin_run_id=4711, payload={"invoice_id": 812},
     )  # fmt: skip
-    shown = words(client, f"/runs/{run}")
+    shown = words_of(client, f"/runs/{run}")
     for part in (
         "Schedule nightly",
         "Key invoice:812",
@@ -232,7 +223,7 @@ def test_the_facts_name_where_the_run_came_from(client: FlaskClient, connection:
     ):
         assert part in shown
     connection.execute("DELETE FROM wakeboard.job_definitions")
-    assert "removed" in words(client, f"/runs/{run}")
+    assert "removed" in words_of(client, f"/runs/{run}")
 
 
 def test_a_large_payload_is_begun_on_the_page_and_whole_on_its_own(
@@ -258,7 +249,7 @@ def test_what_was_done_once_is_listed(client: FlaskClient, connection: Connectio
         {"scope": f"run:{run}", "key": "charge", "run_id": run, "attempt": 1, "lease_epoch": 1,
          "status": "started"},
     )  # fmt: skip
-    shown = words(client, f"/runs/{run}")
+    shown = words_of(client, f"/runs/{run}")
     assert "charge begun, not confirmed" in shown and "Settle" in shown
 
 
@@ -266,7 +257,7 @@ def test_the_audit_trail_tells_who_did_what_and_why(as_role: AsRole, connection:
     run = a_run(connection, "dead")
     operator = as_role("operator")
     operator.post(f"/runs/{run}/retry", data={"reason": "CRM is back"})
-    shown = words(operator, f"/runs/{run}")
+    shown = words_of(operator, f"/runs/{run}")
     trail = shown[shown.index("Audit trail") :]
     assert "operator web Retry dead → queued CRM is back" in trail
 
@@ -274,8 +265,8 @@ def test_the_audit_trail_tells_who_did_what_and_why(as_role: AsRole, connection:
 def test_run_again_links_both_ways(client: FlaskClient, connection: Connection) -> None:
     run = a_run(connection, "succeeded", payload={"n": 1})
     made = client.post(f"/runs/{run}/again", headers=JSON).get_json()["id"]
-    assert f"Run again as {made}" in words(client, f"/runs/{run}")
-    assert f"Made from run {run}" in words(client, f"/runs/{made}")
+    assert f"Run again as {made}" in words_of(client, f"/runs/{run}")
+    assert f"Made from run {run}" in words_of(client, f"/runs/{made}")
     assert client.get(f"/runs/{run}.json").get_json()["descendants"] == [made]
 
 

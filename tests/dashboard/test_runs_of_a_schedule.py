@@ -11,7 +11,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import along, fragments_of, page_of, rows_in
+from tests.dashboard.conftest import along, fragments_of, items_of, page_of, rows_in
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_definition, a_run, a_type
 from wakeboard import cli
@@ -56,9 +56,7 @@ def mixed(connection: Connection) -> int:
 
 
 def ids_in(client: FlaskClient, path: str) -> list[int]:
-    answer = client.get(path)
-    assert answer.status_code == 200, answer.text
-    return [item["id"] for item in answer.get_json()["items"]]
+    return [item["id"] for item in items_of(client, path)]
 
 
 @pytest.mark.usefixtures("mixed")

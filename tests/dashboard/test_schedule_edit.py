@@ -139,11 +139,7 @@ def test_an_edit_of_somebody_else_is_not_overwritten(client: FlaskClient, connec
     answer = client.post(PATH, data=mine)
     page = unescape(answer.text)
     assert answer.status_code == 409 and "was changed since you opened it" in page
-    assert (
-        "It says now:" in page
-        and "/opt" in page
-        and fields(answer.text)["grace_seconds"] == "5m"
-    )
+    assert "It says now:" in page and "/opt" in page and fields(answer.text)["grace_seconds"] == "5m"
     assert stored(connection)["grace_seconds"] == 90
     again = fields(answer.text) | {"payload": '{"path": "/mine"}'}
     assert client.post(PATH, data=again).status_code == 303

@@ -12,7 +12,7 @@ from flask.testing import FlaskClient
 from psycopg.types.json import Jsonb
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
+from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, items_of
 from tests.support.factories import a_definition, a_run, a_type, insert, row, rows
 from wakeboard.database.audit import ENGINE
 from wakeboard.queue import definitions
@@ -24,7 +24,7 @@ HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 
 
 def item(client: FlaskClient, name: str) -> dict[str, Any]:
-    items = client.get(f"/schedules.json?q={name}").get_json()["items"]
+    items = items_of(client, f"/schedules.json?q={name}")
     return next(dict(each) for each in items if each["name"] == name)
 
 
@@ -206,7 +206,7 @@ def test_of_many_missed_fires_the_newest_are_shown_counted_and_lead_to_all(
         pages.append(client.get(unescape(older[1])).text)
     wanted = rows(connection, "missed_fires", "definition_id = 2", order="scheduled_for DESC")
     assert [each for page in pages for each in missed_in(page)] == [each["id"] for each in wanted]
-    items = client.get(f"{twin['all_missed_fires']}?limit=200").get_json()["items"]
+    items = items_of(client, f"{twin['all_missed_fires']}?limit=200")
     assert [each["id"] for each in items] == [each["id"] for each in wanted]
     assert client.get("/schedules/gone/missed").status_code == 404
     assert client.get("/schedules/mine/missed.csv").text.count("\n") == 144
@@ -248,9 +248,7 @@ def test_an_overdue_fire_is_told(client: FlaskClient, connection: Connection) ->
     a_definition(connection, "late", next_fire_at="-10 minutes")
     assert "overdue" in client.get("/schedules").text
     assert "A fire is overdue" in client.get("/schedules/late").text
-    assert [each["name"] for each in client.get("/schedules.json?state=overdue").get_json()["items"]] == [
-        "late"
-    ]
+    assert [each["name"] for each in items_of(client, "/schedules.json?state=overdue")] == ["late"]
 
 
 def test_filters_narrow_the_list(client: FlaskClient, connection: Connection) -> None:
@@ -259,7 +257,7 @@ def test_filters_narrow_the_list(client: FlaskClient, connection: Connection) ->
     a_definition(connection, "hand", schedule=None, next_fire_at=None)
 
     def names(query: str) -> list[str]:
-        return [each["name"] for each in client.get(f"/schedules.json?{query}").get_json()["items"]]
+        return [each["name"] for each in items_of(client, f"/schedules.json?{query}")]
 
     assert names("state=enabled") == ["on"]
     assert names("state=paused") == ["off"]

@@ -8,7 +8,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import assert_fragments_match
+from tests.dashboard.conftest import assert_fragments_match, items_of
 from tests.support.factories import a_definition, a_worker, rows
 from tests.support.postgres.write_refusals import refuse
 from wakeboard.cli.commands.doctor.liveness import schedules as doctor
@@ -51,7 +51,7 @@ def test_the_overview_says_so_and_leads_to_them(client: FlaskClient, sick: Conne
     assert body["sentence"].startswith("Three schedules cannot fire;")
     assert 'data-attention="3"' in page
     assert_fragments_match(client, "/")
-    listed = client.get("/schedules.json?state=unreadable").get_json()["items"]
+    listed = items_of(client, "/schedules.json?state=unreadable")
     assert {each["name"] for each in listed} == set(SICK)
 
 

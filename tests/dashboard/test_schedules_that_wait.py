@@ -10,6 +10,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
+from tests.dashboard.conftest import items_of
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_definition, a_type, a_worker
 
@@ -40,7 +41,7 @@ def told(client: FlaskClient) -> set[str | None]:
             f"But {clause}: the run waits." in question,
             f", but {clause}: {until}" in answer,
             client.get("/schedules/mine.json").get_json()["standstill"] == reason,
-            client.get("/schedules.json?q=mine").get_json()["items"][0]["standstill"] == reason,
+            items_of(client, "/schedules.json?q=mine")[0]["standstill"] == reason,
         ]
         assert len(set(places)) == 1, (reason, places, answer)
         found |= {reason} if places[0] else set()

@@ -23,7 +23,7 @@ from wakeboard.database.tables import job_runs
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard import create_app, ui_root
 from wakeboard_dashboard.pages.live import fragment_tag
-from wakeboard_dashboard.queries.keyset import Cursor, read_page, read_cursor
+from wakeboard_dashboard.queries.keyset import Cursor, read_cursor, read_page
 from wakeboard_dashboard.text import formats
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.params import read_filters

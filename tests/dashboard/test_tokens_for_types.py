@@ -12,7 +12,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole
+from tests.dashboard.conftest import AsRole, items_of
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_run, a_type, a_worker, row, rows
 from wakeboard.accounts import users
@@ -84,9 +84,7 @@ def as_token(app: Flask, connection: Connection) -> AsToken:
 
 
 def ids(client: FlaskClient, address: str) -> set[int]:
-    answer = client.get(address)
-    assert answer.status_code == 200, answer.text
-    return {item["id"] for item in answer.get_json()["items"]}
+    return {item["id"] for item in items_of(client, address)}
 
 
 def type_path(name: str) -> str:
@@ -354,9 +352,7 @@ def test_types_may_be_called_anything(as_token: AsToken, connection: Connection)
         assert program.post(f"{type_path(name)}/pause").get_json()["changed"] is True, name
         assert program.get(f"/runs/{runs[other]}.json").status_code == 404
         assert program.post(f"{type_path(other)}/resume").status_code == 403
-        assert (
-            program.get("/", headers={"Accept": "text/html"}).text.count("<img src=x") == 0
-        )
+        assert program.get("/", headers={"Accept": "text/html"}).text.count("<img src=x") == 0
     assert len(rows(connection, "job_types", "paused_at IS NOT NULL")) == len(HOSTILE)
 
 

@@ -10,7 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
+from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, items_of
 from tests.support.factories import a_definition, a_run, a_type, a_worker, from_now, rows
 from wakeboard_dashboard.queries import types as query
 
@@ -19,7 +19,7 @@ HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/?#%2F"
 
 
 def item(client: FlaskClient, name: str) -> dict[str, Any]:
-    items = client.get("/types.json").get_json()["items"]
+    items = items_of(client, "/types.json")
     return next(dict(each) for each in items if each["name"] == name)
 
 
@@ -160,7 +160,7 @@ def test_waiting_commands_of_a_user_say_which_worker_they_need(
     a_type(connection, "command:www-data")
     page = client.get("/types/command:www-data").text
     assert wanted in page and "No live worker runs this type" not in page
-    found = client.get("/runs.json?type=command:www-data").get_json()["items"]
+    found = items_of(client, "/runs.json?type=command:www-data")
     assert [each["id"] for each in found] == [run]
 
 
@@ -200,7 +200,7 @@ def test_filters_narrow_the_list(client: FlaskClient, connection: Connection) ->
     a_type(connection, "report", max_running_operator=2)
 
     def names(text: str) -> list[str]:
-        return [each["name"] for each in client.get(f"/types.json?{text}").get_json()["items"]]
+        return [each["name"] for each in items_of(client, f"/types.json?{text}")]
 
     assert (names("state=paused"), names("state=limited"), names("q=EPO")) == (
         ["mail"],

@@ -7,7 +7,7 @@ from typing import Any
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, one_line
+from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, items_of, one_line
 from tests.support.factories import a_type, a_worker, claim, rows
 from wakeboard.core.run_spec import NewRun
 from wakeboard.queue.enqueue_many import enqueue_many
@@ -18,7 +18,7 @@ HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/"
 
 
 def listed(client: FlaskClient, query: str = "") -> dict[str, str]:
-    return {each["id"]: each["state"] for each in client.get(f"/workers.json{query}").get_json()["items"]}
+    return {each["id"]: each["state"] for each in items_of(client, f"/workers.json{query}")}
 
 
 def stored(connection: Connection, id: str) -> dict[str, Any]:

@@ -19,7 +19,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from wakeboard.alerts.finding import Finding
 from wakeboard.database.db import DatabaseError
 from wakeboard_dashboard.queries import alerts, overview
-from wakeboard_dashboard.queries.overview import OverlongRuns, AttentionLines, check_rising_failures, list_overlong, read_attention_lines
+from wakeboard_dashboard.queries.overview import (
+    AttentionLines,
+    OverlongRuns,
+    check_rising_failures,
+    list_overlong,
+    read_attention_lines,
+)
 from wakeboard_dashboard.text.verdict import Counts, untold
 from wakeboard_dashboard.web.connection import as_of, may_ask_in_passing, reading
 

@@ -15,8 +15,8 @@ from wakeboard.core.errors.error_groups import TraceLine, lines_of, written
 from wakeboard.core.states import Status
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.queries import error_groups
-from wakeboard_dashboard.queries.errors import FailureGroup
 from wakeboard_dashboard.queries.error_groups import ErrorGroupRow
+from wakeboard_dashboard.queries.errors import FailureGroup
 from wakeboard_dashboard.text.formats import visible
 from wakeboard_dashboard.web.connection import as_of
 

@@ -67,7 +67,9 @@ ORDER BY id DESC LIMIT {MOST_TARGETS}
 """
 
 
-def list_entries(connection: Connection, filters: Filters, now: datetime, *, sees_secrets: bool) -> tuple[Rows, bool]:
+def list_entries(
+    connection: Connection, filters: Filters, now: datetime, *, sees_secrets: bool
+) -> tuple[Rows, bool]:
     """Return a page of audit_log, newest first, and whether the search ended before its last row.
 
     Without ``sees_secrets`` a search for text skips reasons with secrets. Raises FilterError.
@@ -98,7 +100,9 @@ _OF_ONE = (
 )
 
 
-def list_entries_of(connection: Connection, kind: str, name: str, *, most: int = MOST_OF_ONE) -> list[RowMapping]:
+def list_entries_of(
+    connection: Connection, kind: str, name: str, *, most: int = MOST_OF_ONE
+) -> list[RowMapping]:
     """Return the rows of the thing ``name`` of a kind ('type', 'worker'), newest first."""
     values = {"kind": kind, "name": name, "most": most}
     return list(connection.execute(_OF_ONE, values).mappings().all())
@@ -159,7 +163,8 @@ CROSS JOIN LATERAL (
 _LAST_OF_ONE = text(f"""
 SELECT w.name, last.* FROM unnest(CAST(:names AS text[])) AS w (name)
 CROSS JOIN LATERAL (
-    SELECT verb, actor, at, reason {_NEWEST_ACTIONS} ORDER BY target_type DESC, target_id DESC, id DESC LIMIT 1
+    SELECT verb, actor, at, reason {_NEWEST_ACTIONS}
+    ORDER BY target_type DESC, target_id DESC, id DESC LIMIT 1
 ) AS last
 """)
 

@@ -6,8 +6,8 @@ from sqlalchemy import Boolean, Connection, RowMapping, literal_column, select
 
 from wakeboard.database.tables import effects, job_runs
 from wakeboard.queue import effect_store
-from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.keyset import Rows, read_page
+from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.statements import Statement
 
 runs = job_runs.c

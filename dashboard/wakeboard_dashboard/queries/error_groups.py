@@ -194,7 +194,9 @@ def count_steps(
     return [counted.get(place, 0) for place in range(1, len(starts) + 1)]
 
 
-def count_by_worker(connection: Connection, number: int, since: datetime, until: datetime) -> list[RowMapping]:
+def count_by_worker(
+    connection: Connection, number: int, since: datetime, until: datetime
+) -> list[RowMapping]:
     """Return worker_id, name, failures, last_at of the workers on which a group failed, most failures first.
 
     Counts its newest WORKERS_CAP failures in the window. Returns at most MOST_WORKERS rows; each has the
@@ -243,7 +245,9 @@ ORDER BY r.definition_id IS NULL, runs DESC, d.name, r.definition_id LIMIT {MOST
 """)
 
 
-def count_by_schedule(connection: Connection, number: int, since: datetime, until: datetime) -> list[RowMapping]:
+def count_by_schedule(
+    connection: Connection, number: int, since: datetime, until: datetime
+) -> list[RowMapping]:
     """Return definition_id, name and runs of the schedules whose runs failed with a group, most runs first.
 
     Counts its newest SCHEDULES_CAP failures in the window. Returns at most MOST_SCHEDULES rows; each has the

@@ -136,10 +136,12 @@ def add_search_ends(rows: Rows, last: int | None, start: Start | None) -> Rows:
 
     The search looked at the ids from ``start`` to ``last`` (None: to the end of the list).
     """
-    if start is not None and start.newer:
-        onward = Cursor("newer", (last,)).encode() if last else None
+    is_rising = start is not None and start.newer
+    onward = Cursor("newer" if is_rising else "older", (last,)).encode() if last else None
+    if start is None:
+        return replace(rows, older=rows.older or onward)
+    if start.newer:
         back = Cursor("older", (min(start.id + 1, LARGEST_ID),)).encode()
         return replace(rows, newer=rows.newer or onward, older=rows.older or back)
-    onward = Cursor("older", (last,)).encode() if last else None
-    back = Cursor("newer", (start.id - 1,)).encode() if start is not None else None
+    back = Cursor("newer", (start.id - 1,)).encode()
     return replace(rows, older=rows.older or onward, newer=rows.newer or back)

@@ -31,8 +31,8 @@ from wakeboard.core.states import Status
 from wakeboard.database.tables import job_attempts, job_runs, job_types, workers
 from wakeboard.reporting import worker_states
 from wakeboard.reporting.filters.search import IS_RUNNING
-from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.keyset import Rows, read_page
+from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.statements import Column, Statement
 
 _HAS_ENDED, _IS_SILENT, _IS_STUCK, _IS_FINISHING = (

@@ -23,10 +23,10 @@ from wakeboard.reporting.activity_report.unmanned import UnmannedStretch, unmann
 from wakeboard.reporting.activity_report.usual import Baseline, medians
 from wakeboard.reporting.activity_report.words import NightNumbers
 from wakeboard.reporting.filters.values import Moment
-from wakeboard_dashboard.queries import audit, errors, error_groups
-from wakeboard_dashboard.queries.errors import RankedGroups, FailureWindow, FailureGroup
-from wakeboard_dashboard.queries.query_string import Filters
+from wakeboard_dashboard.queries import audit, error_groups, errors
+from wakeboard_dashboard.queries.errors import FailureGroup, FailureWindow, RankedGroups
 from wakeboard_dashboard.queries.keyset import Rows
+from wakeboard_dashboard.queries.query_string import Filters
 
 NONE_FAILS = FailingRuns()
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from sqlalchemy import Connection, RowMapping, and_, exists, select
 
 from wakeboard.database.tables import job_runs, operation_runs, operations, workers
-from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.keyset import Rows, read_page
+from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.statements import Statement
 from wakeboard_dashboard.queries.workers import IS_HEARD
 

@@ -182,7 +182,9 @@ def read_attention_lines(connection: Connection) -> AttentionLines:
     """Return stuck, dead, then failed runs by type, of each state the newest CAP + 1."""
     rows = connection.exec_driver_sql(_ATTENTION_LINES).all()
     lines = [
-        AttentionLine(row.state, row.job_type, row.runs, row.since_at) for row in rows if row.state is not None
+        AttentionLine(row.state, row.job_type, row.runs, row.since_at)
+        for row in rows
+        if row.state is not None
     ]
     counted = {state: getattr(rows[0], f"all_{state}") for state in (*BY_TYPE, *IN_PASSING)}
     return AttentionLines(lines, counted)
@@ -272,9 +274,7 @@ def list_overlong(connection: Connection, now: datetime) -> list[OverlongRuns]:
     """Return the types with overlong runs, most runs first, at most MOST_LINES."""
     names = connection.execute(_LONG_TYPES, {"least": OVERLONG_LEAST_SECONDS}).scalars().all()
     usual = read_usual_paces(connection, now, names)
-    limits = {
-        name: limit for name, pace in usual.items() if (limit := pace.overlong_seconds) is not None
-    }
+    limits = {name: limit for name, pace in usual.items() if (limit := pace.overlong_seconds) is not None}
     if not limits:
         return []
     values = {"least": OVERLONG_LEAST_SECONDS, "names": list(limits), "seconds": list(limits.values())}

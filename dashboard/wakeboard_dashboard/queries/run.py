@@ -86,7 +86,9 @@ def _select_run(payload: Column) -> Statement:
 
 # Making such a statement takes longer than executing it: each is made once.
 _WITH_PAYLOAD = _select_run(runs.payload)
-_WITH_SMALL_PAYLOAD = _select_run(case((func.pg_column_size(runs.payload) <= SMALL_BYTES, runs.payload)).label("payload"))
+_WITH_SMALL_PAYLOAD = _select_run(
+    case((func.pg_column_size(runs.payload) <= SMALL_BYTES, runs.payload)).label("payload")
+)
 
 _ATTEMPTS = (
     select(job_attempts, workers.c.name.label("worker_name"))
@@ -129,7 +131,9 @@ _CHILDREN = (
 )
 
 
-def list_children(connection: Connection, run_id: int, types: Sequence[str] | None = None) -> list[RowMapping]:
+def list_children(
+    connection: Connection, run_id: int, types: Sequence[str] | None = None
+) -> list[RowMapping]:
     """Return the runs that originate from this one, oldest first, at most MOST_SHOWN + 1.
 
     Columns: id, status, job_type and is_again, which is true where a person ran this one again and false

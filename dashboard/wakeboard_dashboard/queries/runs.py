@@ -35,8 +35,8 @@ from wakeboard.reporting.filters.search import Search
 from wakeboard.reporting.filters.search import search as make_search
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.queries.keyset import Rows, add_search_ends, read_page, read_start
-from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.leases import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
+from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.statements import Column, Statement
 
 CAP = 10_000

@@ -33,8 +33,8 @@ from wakeboard.queue.definitions import WAITING
 from wakeboard.reporting.activity_report.fires import LATE, LATE_BY
 from wakeboard.reporting.diagnosis.standstill import standstill
 from wakeboard.reporting.filters.named import removed_schedules_named
-from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.keyset import Rows, read_page
+from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.statements import Column, Statement
 from wakeboard_dashboard.text.oddities import LatestRun, shown_twice
 
@@ -223,7 +223,7 @@ def count_waiting(connection: Connection, definition_id: int) -> int:
 
 def count_missed(connection: Connection) -> Mapping[int, int]:
     """Return by definition id how many of the newest CAP fires MISSED_LATELY are its own."""
-    return {definition_id: fires for definition_id, fires in connection.execute(_MISSED_BY_DEFINITION)}
+    return dict(connection.execute(_MISSED_BY_DEFINITION).tuples().all())
 
 
 def list_missed(connection: Connection, definition_id: int) -> list[RowMapping]:

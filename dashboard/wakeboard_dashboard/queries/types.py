@@ -34,6 +34,7 @@ from wakeboard.reporting.filters.search import IS_RUNNING, running
 from wakeboard.reporting.statistics import merged_histogram
 from wakeboard_dashboard.queries.keyset import Rows, read_page
 from wakeboard_dashboard.queries.leases import LONG_MINUTES
+from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.statements import Statement
 from wakeboard_dashboard.queries.throughput import Day, Hour, WindowBar, read_days
 from wakeboard_dashboard.queries.workers import IS_CLAIMING, IS_HEARD
@@ -323,15 +324,13 @@ def _read_loads(connection: Connection, names: Sequence[str]) -> dict[str, TypeL
 
 def _count_dead(connection: Connection) -> tuple[dict[str, int], bool]:
     """Return dead runs by type among the NEWEST, and whether there are more."""
-    rows = connection.execute(_DEAD, {"most": NEWEST + 1})
-    counted = {job_type: runs for job_type, runs in rows}
+    counted: dict[str, int] = dict(connection.execute(_DEAD, {"most": NEWEST + 1}).tuples().all())
     return counted, sum(counted.values()) > NEWEST
 
 
 def _read_oldest(connection: Connection, names: Sequence[str]) -> dict[str, datetime]:
     """Return by type since when its oldest due run has waited."""
-    rows = connection.execute(_OLDEST, {"names": list(names)})
-    return {job_type: run_at for job_type, run_at in rows}
+    return dict(connection.execute(_OLDEST, {"names": list(names)}).tuples().all())
 
 
 def read_paces(connection: Connection, now: datetime, names: Collection[str]) -> dict[str, TypePace]:

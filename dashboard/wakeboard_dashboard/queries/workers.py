@@ -27,8 +27,8 @@ from wakeboard.core.states import FAILURES, Status, sql_list
 from wakeboard.database.tables import job_runs, loops, workers
 from wakeboard.reporting import worker_states
 from wakeboard.reporting.filters.search import IS_RUNNING
-from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.keyset import Rows, read_page
+from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.statements import Statement
 
 STATES = worker_states.NAMES

@@ -13,9 +13,9 @@ from wakeboard.core.errors.error_groups import read, written
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.live import Context, Json, add_page
-from wakeboard_dashboard.queries import errors, error_groups, runs
-from wakeboard_dashboard.queries.errors import FailureWindow
+from wakeboard_dashboard.queries import error_groups, errors, runs
 from wakeboard_dashboard.queries.error_groups import ErrorGroupRow
+from wakeboard_dashboard.queries.errors import FailureWindow
 from wakeboard_dashboard.queries.runs import Payloads
 from wakeboard_dashboard.text.changes import hidden
 from wakeboard_dashboard.text.formats import number

@@ -17,8 +17,8 @@ from wakeboard_dashboard.charts.sparks import trend
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.queries import error_groups, errors, runs
-from wakeboard_dashboard.queries.errors import RankedGroups, FailureWindow, FailureGroup
 from wakeboard_dashboard.queries.error_groups import ErrorGroupRow
+from wakeboard_dashboard.queries.errors import FailureGroup, FailureWindow, RankedGroups
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 
@@ -99,7 +99,11 @@ def find_groups() -> Context:
     if states:
         now = as_of()
         heard, muted = (
-            [group for group in errors.add_group_rows(reading(), part) if failures.state(group, now) in states]
+            [
+                group
+                for group in errors.add_group_rows(reading(), part)
+                if failures.state(group, now) in states
+            ]
             for part in (heard, muted)
         )
         count = len(heard)
@@ -159,7 +163,9 @@ def _silent(met: Iterable[FailureGroup], asked: FailureWindow) -> list[FailureGr
     """Return the muted groups without a failure in the window."""
     seen = {group.number for group in met}
     return [
-        FailureGroup(each.error_code, each.job_type, each.id, each) for each in _muted(asked) if each.id not in seen
+        FailureGroup(each.error_code, each.job_type, each.id, each)
+        for each in _muted(asked)
+        if each.id not in seen
     ]
 
 
