@@ -299,7 +299,7 @@ def test_every_row_offers_a_verb_that_its_state_allows() -> None:
 
 def test_a_viewer_reads_and_finds_the_verbs_switched_off(as_role: AsRole, connection: Connection) -> None:
     a_run(connection, "dead")
-    page = page_of(as_role("viewer"))
+    page = page_of(as_role("viewer"), "/runs")
     assert 'disabled title="Needs the role operator"' in page
     assert "formaction" not in page
 

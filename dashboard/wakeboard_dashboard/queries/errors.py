@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from sqlalchemy import (
     ARRAY,
@@ -53,6 +54,14 @@ NEWEST = 20
 EMPTY_TEMPLATES = ("", "<value>", "<n>", "<id>")
 
 attempts, runs = job_attempts.c, job_runs.c
+# Statements are made once for each narrowing: making one takes a fifth of executing it. The planner must know
+# the caps, so these are rendered as text.
+_MOMENT = DateTime(timezone=True)
+_SINCE, _UNTIL = bindparam("since", type_=_MOMENT), bindparam("until", type_=_MOMENT)
+_STARTS = bindparam("starts", type_=ARRAY(_MOMENT))
+_CODE, _JOB_TYPE = bindparam("code", type_=Text), bindparam("job_type", type_=Text)
+_NUMBER = bindparam("number", type_=BigInteger)
+_CAP, _RUNS_CAP = (bindparam(name, type_=Integer, literal_execute=True) for name in ("cap", "runs_cap"))
 _failed = attempts.outcome.in_([literal(outcome.value, literal_execute=True) for outcome in FAILURES])
 _code = func.coalesce(attempts.error_code, literal(UNKNOWN, literal_execute=True))
 
@@ -75,6 +84,18 @@ class FailureWindow(TimeWindow):
         """When the BUCKETS begin, but none after the end of a very short window."""
         offsets = (step * self.bucket for step in range(BUCKETS))
         return [self.since + offset for offset in offsets if offset < self.until - self.since]
+
+    @property
+    def narrowing(self) -> frozenset[str]:
+        """What narrows the failures beside the time: some of code, job_type, number; ``unknown``: no code."""
+        names = {name for name in ("code", "job_type", "number") if getattr(self, name) is not None}
+        return frozenset(names | ({"unknown"} if self.code == UNKNOWN else set()))
+
+    @property
+    def values(self) -> dict[str, object]:
+        """The values of the statements about this window."""
+        names = ("since", "until", "starts", "code", "job_type", "number")
+        return {name: getattr(self, name) for name in names} | {"cap": CAP, "runs_cap": RUNS_CAP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,24 +157,7 @@ def list_most_attempted(connection: Connection, window: FailureWindow) -> Ranked
 
     Without steps, and without the runs that fail now.
     """
-    newest = _newest_attempts(window)
-    counted = (
-        select(
-            *_group_of(newest),
-            func.count().label("attempts"),
-            func.min(newest.c.finished_at).label("first_at"),
-            func.max(newest.c.finished_at).label("last_at"),
-        )
-        .group_by(*_group_of(newest))
-        .subquery("counted")
-    )
-    ranked = select(
-        counted,
-        (func.sum(counted.c.attempts).over() >= CAP).label("is_cut"),
-        func.rank().over(order_by=counted.c.attempts.desc()).label("rank"),
-    ).subquery("ranked")
-    statement = select(ranked).where(ranked.c.rank <= MOST_GROUPS).order_by(ranked.c.rank)
-    rows = connection.execute(statement).all()
+    rows = connection.execute(_select_most_attempted(window.narrowing), window.values).all()
     groups = [
         FailureGroup(
             row.code,
@@ -168,26 +172,60 @@ def list_most_attempted(connection: Connection, window: FailureWindow) -> Ranked
     return RankedGroups(groups, is_cut=rows[0].is_cut) if rows else RankedGroups()
 
 
+@lru_cache
+def _select_most_attempted(narrowing: frozenset[str]) -> Statement:
+    newest = _newest_attempts(narrowing)
+    counted = (
+        select(
+            *_group_of(newest),
+            func.count().label("attempts"),
+            func.min(newest.c.finished_at).label("first_at"),
+            func.max(newest.c.finished_at).label("last_at"),
+        )
+        .group_by(*_group_of(newest))
+        .subquery("counted")
+    )
+    ranked = select(
+        counted,
+        (func.sum(counted.c.attempts).over() >= _CAP).label("is_cut"),
+        func.rank().over(order_by=counted.c.attempts.desc()).label("rank"),
+    ).subquery("ranked")
+    return select(ranked).where(ranked.c.rank <= MOST_GROUPS).order_by(ranked.c.rank)
+
+
 def count_steps(
     connection: Connection, window: FailureWindow, groups: Sequence[FailureGroup]
 ) -> list[Sequence[int]]:
     """Return the buckets of each of ``groups``, which ``list_most_attempted`` returned."""
     if not groups:
         return []
-    newest = _newest_attempts(window)
+    wanted = {
+        "codes": [group.code for group in groups],
+        "job_types": [group.job_type for group in groups],
+        "numbers": [group.number for group in groups],
+    }
+    buckets = [[0] * BUCKETS for _ in groups]
+    for row in connection.execute(_select_steps(window.narrowing), window.values | wanted):
+        buckets[row.place - 1][row.step - 1] = row.attempts
+    return [*buckets]
+
+
+@lru_cache
+def _select_steps(narrowing: frozenset[str]) -> Statement:
+    newest = _newest_attempts(narrowing)
     wanted = (
         func.unnest(
-            literal([group.code for group in groups], ARRAY(Text)),
-            literal([group.job_type for group in groups], ARRAY(Text)),
-            literal([group.number for group in groups], ARRAY(BigInteger)),
+            bindparam("codes", type_=ARRAY(Text)),
+            bindparam("job_types", type_=ARRAY(Text)),
+            bindparam("numbers", type_=ARRAY(BigInteger)),
         )
         .table_valued("code", "job_type", "number", with_ordinality="place", name="wanted")
         .render_derived()
     )
-    counted = (
+    return (
         select(
             wanted.c.place,
-            _step(newest.c.finished_at, window).label("step"),
+            _step(newest.c.finished_at).label("step"),
             func.count().label("attempts"),
         )
         .select_from(newest)
@@ -201,10 +239,6 @@ def count_steps(
         )
         .group_by("place", "step")
     )
-    buckets = [[0] * BUCKETS for _ in groups]
-    for row in connection.execute(counted):
-        buckets[row.place - 1][row.step - 1] = row.attempts
-    return [*buckets]
 
 
 def list_groups(
@@ -215,7 +249,8 @@ def list_groups(
     ``apart``: muted groups are ranked by themselves. The groups have neither rows nor messages: there may be
     thousands.
     """
-    rows = connection.execute(_select_groups(window, most, apart=apart)).all()
+    statement = _select_groups(window.narrowing, is_limited=most is not None, is_apart=apart)
+    rows = connection.execute(statement, window.values | {"most": most}).all()
     if not rows:
         return RankedGroups()
     groups: dict[bool, list[FailureGroup]] = {False: [], True: []}
@@ -246,9 +281,10 @@ def _buckets(steps: Sequence[int], counts: Sequence[int]) -> tuple[int, ...]:
     return tuple(buckets[1:])
 
 
-def _select_groups(window: FailureWindow, most: int | None, *, apart: bool) -> Statement:
-    """Count attempts of the window by group and step, and runs that fail now by group."""
-    counted = _attempts_by_step(window).union_all(*_failing_by_group(window)).subquery("counted")
+@lru_cache
+def _select_groups(narrowing: frozenset[str], *, is_limited: bool, is_apart: bool) -> Statement:
+    """Count attempts of a window by group and step, and runs that fail now by group."""
+    counted = _attempts_by_step(narrowing).union_all(*_failing_by_group(narrowing)).subquery("counted")
     sums = (
         select(
             *_group_of(counted),
@@ -265,15 +301,15 @@ def _select_groups(window: FailureWindow, most: int | None, *, apart: bool) -> S
         .subquery("sums")
     )
     muted = select(error_groups.c.id).where(error_groups.c.muted_until > func.now())
-    is_muted = func.coalesce(sums.c.error_group.in_(muted), false()) if apart else false()
+    is_muted = func.coalesce(sums.c.error_group.in_(muted), false()) if is_apart else false()
     groups = select(sums, is_muted.label("is_muted")).cte("groups")
     number = groups.c.error_group
     fails = (func.sum(groups.c.failed), func.sum(groups.c.dead))
     # The failing runs of a code are read together, others state by state.
-    most_fails = func.greatest(*fails) if window.code is None else fails[0] + fails[1]
+    most_fails = fails[0] + fails[1] if "code" in narrowing else func.greatest(*fails)
     whole = select(
-        (func.sum(groups.c.attempts) >= CAP).label("is_cut"),
-        (most_fails >= RUNS_CAP).label("are_runs_cut"),
+        (func.sum(groups.c.attempts) >= _CAP).label("is_cut"),
+        (most_fails >= _RUNS_CAP).label("are_runs_cut"),
         func.count().filter(~groups.c.is_muted).label("unmuted"),
         cast(func.array_agg(number).filter(number.is_not(None)), Text).label("numbers"),
     ).subquery("whole")
@@ -297,16 +333,16 @@ def _select_groups(window: FailureWindow, most: int | None, *, apart: bool) -> S
         .join_from(ranked, whole, true())
         .order_by(ranked.c.is_muted, ranked.c.rank)
     )
-    return statement if most is None else statement.where(ranked.c.rank <= most)
+    return statement.where(ranked.c.rank <= bindparam("most", type_=Integer)) if is_limited else statement
 
 
-def _newest_attempts(window: FailureWindow) -> Subquery:
-    """Select the newest CAP failed attempts of ``window``, from the index of failures alone."""
+def _newest_attempts(narrowing: frozenset[str]) -> Subquery:
+    """Select the newest CAP failed attempts of a window, from the index of failures alone."""
     return (
         select(attempts.error_group, _code.label("code"), attempts.job_type, attempts.finished_at)
-        .where(*_in_window(window))
+        .where(*_in_window(narrowing))
         .order_by(attempts.finished_at.desc())
-        .limit(literal(CAP, literal_execute=True))
+        .limit(_CAP)
         .subquery("newest")
     )
 
@@ -316,17 +352,17 @@ def _group_of(rows: FromClause) -> tuple[Column, ...]:
     return rows.c.error_group, rows.c.code, rows.c.job_type
 
 
-def _step(moment: Column, window: FailureWindow) -> Column:
-    """Return in which of the BUCKETS of ``window`` a moment lies, counted from 1."""
-    return func.width_bucket(moment, literal(window.starts, ARRAY(DateTime(timezone=True))))
+def _step(moment: Column) -> Column:
+    """Return in which of the BUCKETS a moment lies, counted from 1."""
+    return func.width_bucket(moment, _STARTS)
 
 
-def _attempts_by_step(window: FailureWindow) -> Statement:
+def _attempts_by_step(narrowing: frozenset[str]) -> Statement:
     """Count the newest failed attempts by group and step."""
-    newest = _newest_attempts(window)
+    newest = _newest_attempts(narrowing)
     return select(
         *_group_of(newest),
-        _step(newest.c.finished_at, window).label("step"),
+        _step(newest.c.finished_at).label("step"),
         # Sums of integers are no decimals.
         func.count().cast(Integer).label("attempts"),
         func.min(newest.c.finished_at).label("first_at"),
@@ -336,15 +372,22 @@ def _attempts_by_step(window: FailureWindow) -> Statement:
     ).group_by(*_group_of(newest), "step")
 
 
-def _failing_by_group(window: FailureWindow) -> list[Statement]:
+def _failing_by_group(narrowing: frozenset[str]) -> list[Statement]:
     """Count the newest RUNS_CAP runs that fail now by group, of each state or of one code, in step 0."""
-    of_type = [] if window.job_type is None else [runs.job_type == window.job_type]
+    of_type = [runs.job_type == _JOB_TYPE] if "job_type" in narrowing else []
     fails = runs.status.in_([literal(status.value, literal_execute=True) for status in FAILING])
-    columns = (runs.error_code.label("code"), runs.job_type, runs.error_group, runs.status)
-    if window.code is not None:
+    columns = (runs.error_code.label("code"), runs.job_type, runs.error_group)
+    zero: Column = literal_column("0")
+    count: Column = func.count().cast(Integer)
+    if "code" in narrowing:
         # The index by code has both states in one order.
-        of_code = select(*columns).where(fails, runs.error_code == window.code, *of_type)
-        return [_failing(of_code.order_by(runs.id.desc()))]
+        of_code = select(*columns, runs.status).where(fails, runs.error_code == _CODE, *of_type)
+        newest = of_code.order_by(runs.id.desc()).limit(_RUNS_CAP).subquery("failing")
+        counts = [
+            func.count().filter(newest.c.status == status.value).cast(Integer)
+            for status in (Status.FAILED, Status.DEAD)
+        ]
+        return [_count_failing(newest, *counts)]
     # A range and an order that only an index by state has: other indexes lead past runs that do not fail. The
     # end of the range is a subquery, so the planner expects a third of what fails and reads in order up to
     # the cap; expecting few rows, it would collect all of them first.
@@ -353,22 +396,28 @@ def _failing_by_group(window: FailureWindow) -> list[Statement]:
         for status in (Status.FAILED, Status.DEAD)
     )
     return [
-        _failing(select(*columns).where(fails, end, *of_type).order_by(runs.status.desc(), runs.id.desc()))
-        for end in (runs.status >= failed, runs.status <= dead)
+        _count_failing(
+            select(*columns)
+            .where(fails, end, *of_type)
+            .order_by(runs.status.desc(), runs.id.desc())
+            .limit(_RUNS_CAP)
+            .subquery("failing"),
+            *counts,
+        )
+        for end, *counts in ((runs.status >= failed, count, zero), (runs.status <= dead, zero, count))
     ]
 
 
-def _failing(newest_first: Statement) -> Statement:
-    newest = newest_first.limit(literal(RUNS_CAP, literal_execute=True)).subquery("failing")
-    of_state = func.count().filter
+def _count_failing(newest: Subquery, failed: Column, dead: Column) -> Statement:
+    """Count runs by group, in the columns of ``_attempts_by_step``."""
     return select(
         *_group_of(newest),
         literal_column("0"),
         literal_column("0"),
         literal_column("NULL::timestamptz"),
         literal_column("NULL::timestamptz"),
-        of_state(newest.c.status == Status.FAILED.value).cast(Integer),
-        of_state(newest.c.status == Status.DEAD.value).cast(Integer),
+        failed,
+        dead,
     ).group_by(*_group_of(newest))
 
 
@@ -383,16 +432,14 @@ def read_group_rows(connection: Connection, groups: Sequence[FailureGroup]) -> d
     return read_groups(connection, {group.number for group in groups if group.number is not None})
 
 
-def _in_window(window: FailureWindow) -> list[ColumnElement[bool]]:
-    """Return the conditions of the window's failures; all attempts of a group are failures."""
-    which = _failed if window.number is None else attempts.error_group == window.number
-    conditions = [which, attempts.finished_at >= window.since, attempts.finished_at < window.until]
-    if window.code is not None:
-        conditions.append(
-            _code == window.code if window.code == UNKNOWN else attempts.error_code == window.code
-        )
-    if window.job_type is not None:
-        conditions.append(attempts.job_type == window.job_type)
+def _in_window(narrowing: frozenset[str]) -> list[ColumnElement[bool]]:
+    """Return the conditions of a window's failures; all attempts of a group are failures."""
+    which = attempts.error_group == _NUMBER if "number" in narrowing else _failed
+    conditions = [which, attempts.finished_at >= _SINCE, attempts.finished_at < _UNTIL]
+    if "code" in narrowing:
+        conditions.append((_code if "unknown" in narrowing else attempts.error_code) == _CODE)
+    if "job_type" in narrowing:
+        conditions.append(attempts.job_type == _JOB_TYPE)
     return conditions
 
 
@@ -446,11 +493,15 @@ def add_details(connection: Connection, groups: Sequence[FailureGroup]) -> list[
 
 def list_newest_attempts(connection: Connection, window: FailureWindow) -> list[RowMapping]:
     """Return the newest failed attempts of the window, at most NEWEST, with worker_name."""
-    statement = (
+    return list(connection.execute(_select_newest(window.narrowing), window.values).mappings())
+
+
+@lru_cache
+def _select_newest(narrowing: frozenset[str]) -> Statement:
+    return (
         select(job_attempts, workers.c.name.label("worker_name"))
         .outerjoin(workers, workers.c.id == attempts.worker_id)
-        .where(*_in_window(window))
+        .where(*_in_window(narrowing))
         .order_by(attempts.finished_at.desc(), attempts.run_id.desc())
         .limit(NEWEST)
     )
-    return list(connection.execute(statement).mappings().all())
