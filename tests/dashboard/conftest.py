@@ -14,6 +14,7 @@ from sqlalchemy import Connection as Session
 
 from tests.conftest import Connection
 from tests.support.dashboard_apps import an_app
+from tests.support.factories import an_attempt
 from wakeboard.accounts import users
 from wakeboard.core.states import Role
 from wakeboard_dashboard.web.connection import Database
@@ -103,6 +104,13 @@ def items_of(client: FlaskClient, address: str) -> list[dict[str, Any]]:
     assert answer.status_code == 200, answer.text
     items: list[dict[str, Any]] = answer.get_json()["items"]
     return items
+
+
+def a_failure(connection: Connection, ago: str, run_id: int = 1, **columns: Any) -> None:
+    """Insert a failed attempt that ended ``ago``, such as ``3 hours``, with a lease epoch of its own."""
+    (number,) = connection.execute("SELECT count(*) + 100 FROM wakeboard.job_attempts").fetchone() or (100,)
+    values = {"outcome": "failed", "error_code": "smtp_down", "finished_at": f"-{ago}"} | columns
+    an_attempt(connection, run_id, attempt=number, lease_epoch=number, **values)
 
 
 def along(client: FlaskClient, way: str, page: str) -> list[str]:

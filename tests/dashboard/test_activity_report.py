@@ -16,7 +16,7 @@ from flask.testing import FlaskClient
 from markupsafe import escape
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN, assert_shown_as_text
+from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN, a_failure, assert_shown_as_text
 from tests.support.dashboard_apps import an_app, overhear
 from tests.support.factories import (
     a_definition,
@@ -91,15 +91,6 @@ def counted(
         VALUES (date_trunc('minute', now() - %s::interval), %s, %s, %s, 1, %s, %s, %s, 1, 1)""".encode(),
         (ago, job_type, outcome, bucket, runs, runs * seconds * 1000, seconds * 1000),
     )
-
-
-def failure(connection: Connection, ago: str, run: int = 1, **columns: Any) -> None:
-    number = connection.execute("SELECT count(*) + 100 FROM wakeboard.job_attempts").fetchone()
-    assert number
-    an_attempt(
-        connection, run, attempt=number[0], lease_epoch=number[0],
-        **{"outcome": "failed", "error_code": "smtp_down", "finished_at": f"-{ago}", **columns},
-    )  # fmt: skip
 
 
 # Which window
@@ -229,7 +220,7 @@ def test_failures_that_were_never_seen_before_are_marked(client: FlaskClient, co
         ("2 hours", "smtp_down", "report"),
         ("1 hour", "no_vat", "mail"),
     ):
-        failure(connection, ago, run, error_code=code, job_type=job_type)
+        a_failure(connection, ago, run, error_code=code, job_type=job_type)
     body = night(client)
     found = {(one["error_code"], one["job_type"]): one["is_new"] for one in body["failures"]}
     assert found == {
@@ -246,8 +237,8 @@ def test_failures_that_were_never_seen_before_are_marked(client: FlaskClient, co
 
 def test_what_became_of_the_runs_that_failed(client: FlaskClient, connection: Connection) -> None:
     for status in ("dead", "failed", "succeeded", "cancelled"):
-        failure(connection, "1 hour", a_run(connection, status, attempts=0))
-    failure(connection, "1 hour", 999_999)
+        a_failure(connection, "1 hour", a_run(connection, status, attempts=0))
+    a_failure(connection, "1 hour", 999_999)
     body = night(client)
     assert body["failed_runs"] == {
         "runs": 5, "succeeded": 1, "waiting": 1, "dead": 1, "cancelled": 1, "gone": 1,
@@ -262,12 +253,12 @@ def test_a_run_that_succeeded_only_after_retries_is_named(
 ) -> None:
     failed = {"attempts": 0, "error_code": "smtp_down"}
     run = a_run(connection, "succeeded", finished_at="-1 hour", **failed)
-    failure(connection, "2 hours", run)
-    failure(connection, "90 minutes", run)
+    a_failure(connection, "2 hours", run)
+    a_failure(connection, "90 minutes", run)
     early = a_run(connection, "succeeded", finished_at="-23 hours", **failed)
-    failure(connection, "70 hours", early)
+    a_failure(connection, "70 hours", early)
     before = a_run(connection, "succeeded", finished_at="-26 hours", **failed)
-    failure(connection, "27 hours", before)
+    a_failure(connection, "27 hours", before)
     for each in (run, early, before):
         a_later_success(connection, each)
     a_run(connection, "succeeded")
@@ -485,11 +476,11 @@ def a_full_night(connection: Connection) -> None:
     values = {"definition_id": definition, "scheduled_for": from_now("-2 hours"), "reason": "misfire"}
     insert(connection, "missed_fires", values)
     dead = a_run(connection, "dead", attempts=0, job_type="report")
-    failure(connection, "4 hours", dead, job_type="report")
+    a_failure(connection, "4 hours", dead, job_type="report")
     good = a_run(connection, "succeeded", attempts=0, finished_at="-1 hour")
     a_later_success(connection, good)
-    failure(connection, "2 hours", good)
-    failure(connection, "5 hours", dead, job_type="report", outcome="lost", error_code="lease_lost")
+    a_failure(connection, "2 hours", good)
+    a_failure(connection, "5 hours", dead, job_type="report", outcome="lost", error_code="lease_lost")
     a_run(connection, "running", locked_until="-1 minute", started_at="-1 hour")
     audit.record(connection, audit.Actor("anna", Role.OPERATOR, "web"), "run.retry", "run", dead)
 
@@ -563,9 +554,9 @@ def test_what_was_not_looked_at_is_said(
     monkeypatch.setattr(faults, "CAP", 1)
     monkeypatch.setattr(faults, "MOST_SHOWN", 1)
     for ago in ("26 hours", "27 hours", "1 hour"):
-        failure(connection, ago)
+        a_failure(connection, ago)
     for _ in range(2):
-        failure(connection, "1 hour", outcome="lost")
+        a_failure(connection, "1 hour", outcome="lost")
     page = html(client)
     assert "among the newest" in page
     monkeypatch.setattr(faults, "CAP", 100)
@@ -579,8 +570,8 @@ def test_the_failures_that_are_looked_at_are_the_newest_of_the_window(
     for each in (run, other):
         a_later_success(connection, each)
     for ago in ("25 hours", "26 hours", "2 hours"):
-        failure(connection, ago, run)
-    failure(connection, "3 hours", other)
+        a_failure(connection, ago, run)
+    a_failure(connection, "3 hours", other)
     for cap, runs, recovered in ((1, 1, 1), (100, 2, 2)):
         monkeypatch.setattr(faults, "CAP", cap)
         body = night(client)
@@ -592,8 +583,8 @@ def test_the_twin_says_in_which_steps_of_the_window_each_group_failed(
     client: FlaskClient, connection: Connection
 ) -> None:
     for ago, code in (("1410 minutes", "smtp_down"), ("30 minutes", "smtp_down"), ("5 hours", "full")):
-        failure(connection, ago, error_code=code)
-    failure(connection, "30 minutes", error_code="smtp_down")
+        a_failure(connection, ago, error_code=code)
+    a_failure(connection, "30 minutes", error_code="smtp_down")
     for query in (DAY, "since=26h&until=2h", "since=26h&until=2h"):
         for group in night(client, query)["failures"]:
             assert len(group["buckets"]) == errors.BUCKETS and sum(group["buckets"]) == group["count"]
@@ -612,7 +603,7 @@ def test_groups_are_told_apart_by_number_and_those_that_are_not_kept_beside_them
     for number, code, failures in zip(numbers, ("smtp_down", "smtp_down", "full"), (3, 2, 1), strict=True):
         run = a_run(connection, "dead", attempts=0, error_code=code, error_group=number)
         for _ in range(failures):
-            failure(connection, "30 minutes", run, error_code=code, error_group=number)
+            a_failure(connection, "30 minutes", run, error_code=code, error_group=number)
 
     def told() -> set[tuple[int | None, str, str, int, int]]:
         names = ("error_group", "error_code", "job_type", "count", "dead")
@@ -627,8 +618,8 @@ def test_groups_are_told_apart_by_number_and_those_that_are_not_kept_beside_them
     }
     assert told() == kept
     for job_type in ("mail", "mail", "report"):
-        failure(connection, "30 minutes", a_run(connection, "dead", attempts=0), job_type=job_type)
-    failure(connection, "30 minutes", a_run(connection, "dead", attempts=0), error_group=7)
+        a_failure(connection, "30 minutes", a_run(connection, "dead", attempts=0), job_type=job_type)
+    a_failure(connection, "30 minutes", a_run(connection, "dead", attempts=0), error_group=7)
     assert told() == kept | {
         (7, "smtp_down", "mail", 1, 0),
         (None, "smtp_down", "mail", 2, 4),
@@ -642,11 +633,13 @@ def test_of_each_failure_the_runs_of_the_window_are_told_that_fail_with_it_now(
     group, other = a_group(connection, first_seen_at="-9 days"), a_group(connection, code="no_vat")
     for status in ("dead", "dead", "failed", "succeeded"):
         run = a_run(connection, status, attempts=0, error_code="smtp_down", error_group=group)
-        failure(connection, "4 hours", run, error_group=group)
+        a_failure(connection, "4 hours", run, error_group=group)
     elsewhere = a_run(connection, "dead", attempts=0, error_code="no_vat", error_group=other)
-    failure(connection, "5 hours", elsewhere, error_group=group)
-    failure(connection, "4 hours", elsewhere, error_code="no_vat", error_group=other)
-    failure(connection, "4 hours", a_run(connection, "dead", attempts=0, error_code="old"), error_code="old")
+    a_failure(connection, "5 hours", elsewhere, error_group=group)
+    a_failure(connection, "4 hours", elsewhere, error_code="no_vat", error_group=other)
+    a_failure(
+        connection, "4 hours", a_run(connection, "dead", attempts=0, error_code="old"), error_code="old"
+    )
     a_run(connection, "dead", attempts=0, error_code="smtp_down", error_group=group)
 
     def told(query: str) -> dict[str, tuple[int, int, int]]:
@@ -675,7 +668,7 @@ def test_of_many_failures_the_new_ones_are_shown_first_and_the_others_counted(
     ):
         group = a_group(connection, code=code, first_seen_at=first)
         for _ in range(attempts):
-            failure(connection, "1 hour", run, error_code=code, error_group=group)
+            a_failure(connection, "1 hour", run, error_code=code, error_group=group)
     body, page = night(client), html(client)
     assert [(each["error_code"], each["is_new"]) for each in body["failures"]] == [
         ("new", True),
@@ -849,7 +842,7 @@ def test_slices_part_an_hour_evenly_and_are_no_more_than_can_be_drawn(hours: flo
 
 def test_hostile_text_stays_text(client: FlaskClient, connection: Connection) -> None:
     counted(connection, "1 hour", HOSTILE)
-    failure(
+    a_failure(
         connection,
         "1 hour",
         a_run(connection, "dead", attempts=0),
@@ -857,9 +850,9 @@ def test_hostile_text_stays_text(client: FlaskClient, connection: Connection) ->
         error=HOSTILE,
         job_type=HOSTILE,
     )
-    failure(connection, "1 hour", 5, outcome="lost", worker_id=HOSTILE, job_type=HOSTILE)
+    a_failure(connection, "1 hour", 5, outcome="lost", worker_id=HOSTILE, job_type=HOSTILE)
     good = a_run(connection, "succeeded", attempts=0, job_type=HOSTILE, error_code=HOSTILE)
-    failure(connection, "1 hour", good, job_type=HOSTILE)
+    a_failure(connection, "1 hour", good, job_type=HOSTILE)
     actor = audit.Actor(HOSTILE, Role.VIEWER, "web")
     audit.record(connection, actor, "run.retry", "run", HOSTILE, reason=HOSTILE, after={"x": HOSTILE})
     assert_shown_as_text(client, f"/night?{DAY}")
@@ -867,7 +860,7 @@ def test_hostile_text_stays_text(client: FlaskClient, connection: Connection) ->
 
 def test_secrets_are_in_no_shape_of_the_page(client: FlaskClient, connection: Connection) -> None:
     url = "https://app:hunter2@crm.example.com"
-    failure(connection, "1 hour", 5, error=url)
+    a_failure(connection, "1 hour", 5, error=url)
     anna = audit.Actor("anna", Role.ADMIN, "web")
     audit.record(connection, anna, "run.again", "run", 5, after={"password": "hunter2"})
     for path in ("/night", "/night.json", "/night.csv"):

@@ -7,7 +7,7 @@ from typing import Any
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, items_of
+from tests.dashboard.conftest import assert_fragments_match, assert_shown_as_text, items_of
 from tests.support.factories import a_run, insert, rows
 
 JSON = {"Accept": "application/json"}
@@ -111,12 +111,3 @@ def test_an_effect_being_made_is_left_alone(client: FlaskClient, connection: Con
     effect = an_effect(connection, a_run(connection, "running"))
     answer = client.post(f"/effects/{effect}/settle", data={"happened": "no"}, headers=JSON)
     assert answer.status_code == 409 and "right now" in answer.get_json()["message"]
-
-
-def test_a_viewer_settles_nothing(as_role: AsRole, connection: Connection) -> None:
-    effect = an_effect(connection, a_run(connection, "dead"))
-    viewer = as_role("viewer")
-    assert "Needs the role operator" in viewer.get("/effects").text
-    assert viewer.get(f"/effects/{effect}/settle").status_code == 403
-    assert viewer.post(f"/effects/{effect}/settle", data={"happened": "yes"}).status_code == 403
-    assert rows(connection, "effects")[0]["status"] == "started"

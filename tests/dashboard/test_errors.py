@@ -11,9 +11,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import assert_fragments_match, items_of
+from tests.dashboard.conftest import a_failure, assert_fragments_match, items_of
 from tests.support.dashboard_apps import overhear
-from tests.support.factories import a_run, a_type, age, an_attempt
+from tests.support.factories import a_run, a_type, age
 from wakeboard_dashboard.queries import errors
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/?#"
@@ -25,12 +25,7 @@ def groups(client: FlaskClient, query: str = "", path: str = "/errors") -> dict[
 
 
 def failure(connection: Connection, code: str, ago: str, run: int = 1, **columns: Any) -> None:
-    number = connection.execute("SELECT count(*) + 100 FROM wakeboard.job_attempts").fetchone()
-    assert number
-    an_attempt(
-        connection, run, attempt=number[0], lease_epoch=number[0], error_code=code,
-        **{"outcome": "failed", "finished_at": f"-{ago}", **columns},
-    )  # fmt: skip
+    a_failure(connection, ago, run, error_code=code, **columns)
 
 
 def test_a_house_without_failures_says_so(client: FlaskClient) -> None:

@@ -8,12 +8,11 @@ from typing import Any
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, items_of
+from tests.dashboard.conftest import assert_fragments_match, assert_shown_as_text, items_of
 from tests.support.factories import (
     a_run,
     a_type,
     a_worker,
-    age,
     an_attempt,
     end_lease,
     from_now,
@@ -267,13 +266,3 @@ def test_the_confirm_page_works_without_a_script(client: FlaskClient, connection
     assert f"Take run {run} from its worker?" in client.get(f"/leases/{run}/release").text
     answer = client.post(f"/leases/{run}/release", data={"next": "/leases"})
     assert (answer.status_code, answer.location) == (303, "/leases")
-
-
-def test_a_viewer_looks_and_takes_nothing(as_role: AsRole, connection: Connection) -> None:
-    run = a_run(connection, "running", locked_until="-1 minute")
-    age(connection, run, "1 minute")
-    viewer = as_role("viewer")
-    assert "Needs the role operator" in viewer.get("/leases").text
-    assert viewer.get(f"/leases/{run}/release").status_code == 403
-    assert viewer.post(f"/leases/{run}/release").status_code == 403
-    assert status(connection, run) == "running"

@@ -173,9 +173,3 @@ def test_an_unknown_worker_is_a_sentence(client: FlaskClient) -> None:
     for path in ("/workers/none", "/workers/none.json", "/_fragments/workers/none/ends"):
         answer = client.get(path)
         assert answer.status_code == 404 and "forgotten after a week" in answer.text
-
-
-def test_a_viewer_reads_and_asks_nothing(as_role: AsRole, connection: Connection) -> None:
-    a_worker(connection, "w-7")
-    page = as_role("viewer").get("/workers/w-7").text
-    assert "Needs the role operator" in page and "Needs the role admin" in page

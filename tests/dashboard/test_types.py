@@ -311,13 +311,3 @@ def test_only_an_admin_says_for_how_long_runs_are_kept(as_role: AsRole, connecti
 def test_an_unknown_type_is_a_sentence(client: FlaskClient) -> None:
     answer = client.post("/types/none/pause", headers=JSON)
     assert answer.status_code == 404 and "no worker has ever registered it" in answer.get_json()["message"]
-
-
-def test_a_viewer_may_not_touch_types(as_role: AsRole, connection: Connection) -> None:
-    a_type(connection)
-    viewer = as_role("viewer")
-    assert "Needs the role operator" in viewer.get("/types").text
-    for verb in ("pause", "resume", "limit"):
-        assert viewer.get(f"/types/mail/{verb}").status_code == 403
-        assert viewer.post(f"/types/mail/{verb}", data={"limit": "1"}).status_code == 403
-    assert stored(connection)["paused_at"] is None and stored(connection)["max_running_operator"] is None
