@@ -105,7 +105,7 @@ def list_entries_of(
 ) -> list[RowMapping]:
     """Return the rows of the thing ``name`` of a kind ('type', 'worker'), newest first."""
     values = {"kind": kind, "name": name, "most": most}
-    return list(connection.execute(_OF_ONE, values).mappings().all())
+    return list(connection.execute(_OF_ONE, values).mappings())
 
 
 def find_newest_id(connection: Connection) -> int:
@@ -115,22 +115,22 @@ def find_newest_id(connection: Connection) -> int:
 
 def list_actions(connection: Connection) -> list[str]:
     """Return the actions in the log, by name."""
-    return list(connection.exec_driver_sql(_ACTIONS).scalars().all())
+    return list(connection.exec_driver_sql(_ACTIONS).scalars())
 
 
 def list_target_types(connection: Connection) -> list[str]:
     """Return the kinds of things in the log, by name."""
-    return list(connection.exec_driver_sql(_KINDS).scalars().all())
+    return list(connection.exec_driver_sql(_KINDS).scalars())
 
 
 def list_actors(connection: Connection) -> list[str]:
     """Return the names of accounts and of recent actors, at most MOST_ACTORS."""
-    return list(connection.exec_driver_sql(_ACTORS).scalars().all())
+    return list(connection.exec_driver_sql(_ACTORS).scalars())
 
 
 def list_targets(connection: Connection) -> list[str]:
     """Return the recent targets as ``run:48210``, newest first."""
-    return list(connection.exec_driver_sql(_TARGETS).scalars().all())
+    return list(connection.exec_driver_sql(_TARGETS).scalars())
 
 
 def _make_search(filters: Filters, now: datetime, start: Start | None, *, sees_secrets: bool) -> Search:

@@ -227,7 +227,7 @@ def count_by_worker(
         .outerjoin(workers, workers.c.id == counted.c.worker_id)
         .order_by(counted.c.failures.desc(), counted.c.worker_id)
     )
-    return list(connection.execute(statement).mappings().all())
+    return list(connection.execute(statement).mappings())
 
 
 _BY_SCHEDULE = text(f"""

@@ -423,13 +423,8 @@ def _count_failing(newest: Subquery, failed: Column, dead: Column) -> Statement:
 
 def add_group_rows(connection: Connection, groups: Sequence[FailureGroup]) -> list[FailureGroup]:
     """Return ``groups``, each with its row of error_groups."""
-    group_rows = read_group_rows(connection, groups)
-    return [replace(group, row=group_rows.get(group.number or 0)) for group in groups]
-
-
-def read_group_rows(connection: Connection, groups: Sequence[FailureGroup]) -> dict[int, ErrorGroupRow]:
-    """Return the rows of error_groups of ``groups``, by number."""
-    return read_groups(connection, {group.number for group in groups if group.number is not None})
+    rows = read_groups(connection, {group.number for group in groups if group.number is not None})
+    return [replace(group, row=rows.get(group.number or 0)) for group in groups]
 
 
 def _in_window(narrowing: frozenset[str]) -> list[ColumnElement[bool]]:
@@ -484,10 +479,10 @@ def read_messages(connection: Connection, groups: Sequence[FailureGroup]) -> Seq
 
 def add_details(connection: Connection, groups: Sequence[FailureGroup]) -> list[FailureGroup]:
     """Return ``groups``, each with its row of error_groups and the message of its newest failure."""
-    group_rows = read_group_rows(connection, groups)
+    with_rows = add_group_rows(connection, groups)
     return [
-        replace(group, row=group_rows.get(group.number or 0), message=message)
-        for group, message in zip(groups, read_messages(connection, groups), strict=True)
+        replace(group, message=message)
+        for group, message in zip(with_rows, read_messages(connection, groups), strict=True)
     ]
 
 

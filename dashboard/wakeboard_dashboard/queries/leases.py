@@ -158,7 +158,7 @@ def list_refused(connection: Connection) -> list[RowMapping]:
         .order_by(rows.refused_at.desc(), rows.run_id.desc())
         .limit(MOST_REFUSED)
     )  # fmt: skip
-    return list(connection.execute(statement).mappings().all())
+    return list(connection.execute(statement).mappings())
 
 
 def count_refused(connection: Connection, most: int = COUNTED_REFUSED) -> int:

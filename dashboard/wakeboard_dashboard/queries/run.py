@@ -141,7 +141,7 @@ def list_children(
     """
     statement = _CHILDREN if types is None else _CHILDREN.where(runs.job_type.in_(types))
     values = {"run_id": run_id, "maker": parent_run.maker(run_id)}
-    return list(connection.execute(statement, values).mappings().all())
+    return list(connection.execute(statement, values).mappings())
 
 
 def find_neighbours(connection: Connection, run: RowMapping) -> dict[str, RowMapping]:
@@ -201,4 +201,4 @@ def list_effects(connection: Connection, run_id: int) -> list[RowMapping]:
 
     Columns: those of effects, and state: done, running (its attempt still runs) or unconfirmed.
     """
-    return list(connection.execute(_EFFECTS, {"run_id": run_id}).mappings().all())
+    return list(connection.execute(_EFFECTS, {"run_id": run_id}).mappings())

@@ -133,7 +133,7 @@ def read_runs(
     most_attempts, definition (its name), is_lease_ended, is_silent (its worker missed two heartbeats) and
     is_stuck (either).
     """
-    return list(connection.execute(_RUNS[payloads], {"ids": list(ids)}).mappings().all())
+    return list(connection.execute(_RUNS[payloads], {"ids": list(ids)}).mappings())
 
 
 def _payload_columns(payloads: Payloads) -> list[Column]:
@@ -211,7 +211,7 @@ def _count(connection: Connection, search: Search, statement: Statement, most: i
 
 def list_type_names(connection: Connection) -> list[str]:
     """Return the job types that workers have registered, by name."""
-    return list(connection.execute(_TYPE_NAMES).scalars().all())
+    return list(connection.execute(_TYPE_NAMES).scalars())
 
 
 MOST_VIEWS = 100
@@ -226,7 +226,7 @@ _VIEWS_OF_PAGE = (
 
 def list_saved_views(connection: Connection, page: str) -> list[RowMapping]:
     """Return the views of ``page`` by name, at most MOST_VIEWS: id, name, query, created_by."""
-    return list(connection.execute(_VIEWS_OF_PAGE, {"page": page}).mappings().all())
+    return list(connection.execute(_VIEWS_OF_PAGE, {"page": page}).mappings())
 
 
 def find_saved_view(connection: Connection, view_id: int) -> RowMapping | None:

@@ -264,4 +264,4 @@ def list_runs(connection: Connection, definition_id: int) -> list[RowMapping]:
 
 def list_type_names(connection: Connection) -> list[str]:
     """Return the job types that definitions name."""
-    return list(connection.execute(_TYPE_NAMES).scalars().all())
+    return list(connection.execute(_TYPE_NAMES).scalars())

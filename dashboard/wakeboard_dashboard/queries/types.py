@@ -399,33 +399,50 @@ def list_workers(connection: Connection, name: str) -> list[RowMapping]:
 
     ``is_claiming``: it claims runs.
     """
-    here = workers.c
+    columns = workers.c
     statement = (
-        select(here.id, here.name, here.hostname, here.pid, here.concurrency, here.running, here.seen_at,
-               here.drain_requested_at, here.stop_requested_at, here.stopping_at,
-               IS_CLAIMING.label("is_claiming"))
-        .where(IS_HEARD, literal(name) == any_(here.job_types))
-        .order_by(here.running.desc(), here.id)
+        select(
+            columns.id,
+            columns.name,
+            columns.hostname,
+            columns.pid,
+            columns.concurrency,
+            columns.running,
+            columns.seen_at,
+            columns.drain_requested_at,
+            columns.stop_requested_at,
+            columns.stopping_at,
+            IS_CLAIMING.label("is_claiming"),
+        )
+        .where(IS_HEARD, literal(name) == any_(columns.job_types))
+        .order_by(columns.running.desc(), columns.id)
         .limit(MOST_SHOWN)
-    )  # fmt: skip
-    return list(connection.execute(statement).mappings().all())
+    )
+    return list(connection.execute(statement).mappings())
 
 
 def list_schedules(connection: Connection, name: str) -> list[RowMapping]:
     """Return the schedules that make runs of a type, by name, at most MOST_SHOWN."""
-    here = job_definitions.c
+    columns = job_definitions.c
     statement = (
-        select(here.name, here.schedule, here.timezone, here.enabled, here.error, here.next_fire_at)
-        .where(here.job_type == name)
-        .order_by(here.name)
+        select(
+            columns.name,
+            columns.schedule,
+            columns.timezone,
+            columns.enabled,
+            columns.error,
+            columns.next_fire_at,
+        )
+        .where(columns.job_type == name)
+        .order_by(columns.name)
         .limit(MOST_SHOWN)
     )
-    return list(connection.execute(statement).mappings().all())
+    return list(connection.execute(statement).mappings())
 
 
 def list_latest_runs(connection: Connection, name: str) -> list[RowMapping]:
     """Return the LATEST runs of a type, newest first."""
-    return list(connection.execute(_LATEST_RUNS, {"name": name}).mappings().all())
+    return list(connection.execute(_LATEST_RUNS, {"name": name}).mappings())
 
 
 def _select_latest_runs() -> Statement:
@@ -439,8 +456,8 @@ def _select_latest_runs() -> Statement:
         .order_by(runs.job_type.desc(), runs.id.desc())
         .limit(LATEST)
     )
-    each = union_all(listed, running(*shown, where=[runs.job_type == name])).subquery()
-    return select(each).order_by(each.c.id.desc()).limit(LATEST)
+    both = union_all(listed, running(*shown, where=[runs.job_type == name])).subquery()
+    return select(both).order_by(both.c.id.desc()).limit(LATEST)
 
 
 # Making this statement takes longer than executing it: it is made once.
@@ -453,7 +470,7 @@ def list_failures(connection: Connection, name: str) -> list[RowMapping]:
     Columns: error_code, attempts, and finished_at and run_id of the last attempt.
     """
     values = {"name": name, "newest": NEWEST, "most": LATEST}
-    return list(connection.execute(_FAILURES_BY_CODE, values).mappings().all())
+    return list(connection.execute(_FAILURES_BY_CODE, values).mappings())
 
 
 _PAUSES = text(f"""

@@ -172,15 +172,21 @@ ORDER BY a.finished_at DESC, a.run_id DESC
 def list_attempts(connection: Connection, worker_id: str) -> list[RowMapping]:
     """Return the last MOST_ATTEMPTS attempts of a worker, of the NEWEST of all and the NEWEST failed ones."""
     values = {"worker": worker_id, "newest": NEWEST, "most": MOST_ATTEMPTS}
-    return list(connection.execute(_LAST_ATTEMPTS, values).mappings().all())
+    return list(connection.execute(_LAST_ATTEMPTS, values).mappings())
 
 
 def list_loops(connection: Connection, worker_id: str) -> list[RowMapping]:
     """Return the duties of a worker by name: name, interval_seconds, last_success_at, last_error(_at)."""
-    here = loops.c
+    duties = loops.c
     statement = (
-        select(here.name, here.interval_seconds, here.last_success_at, here.last_error, here.last_error_at)
-        .where(here.process_id == worker_id)
-        .order_by(here.name)
+        select(
+            duties.name,
+            duties.interval_seconds,
+            duties.last_success_at,
+            duties.last_error,
+            duties.last_error_at,
+        )
+        .where(duties.process_id == worker_id)
+        .order_by(duties.name)
     )
-    return list(connection.execute(statement).mappings().all())
+    return list(connection.execute(statement).mappings())
