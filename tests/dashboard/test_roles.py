@@ -15,7 +15,7 @@ from wakeboard.core.states import VERBS, Role
 
 JSON = {"Accept": "application/json"}
 WITH_VERBS = (
-    "/runs", "/runs/<id:run_id>", "/effects", "/leases", "/types", "/types/<path:name>", "/workers",
+    "/runs", "/runs/<id:run_id>", "/effects", "/leases", "/types", "/types/<path:name>",
     "/workers/<path:name>", "/schedules", "/schedules/<name>", "/errors/<group:fingerprint>",
 )  # fmt: skip
 UNREADABLE = {"data": "[", "content_type": "application/json"}

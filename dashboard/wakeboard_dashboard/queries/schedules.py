@@ -223,7 +223,7 @@ def count_waiting(connection: Connection, definition_id: int) -> int:
 
 def count_missed(connection: Connection) -> Mapping[int, int]:
     """Return by definition id how many of the newest CAP fires MISSED_LATELY are its own."""
-    return dict(connection.execute(_MISSED_BY_DEFINITION).tuples().all())
+    return dict(connection.execute(_MISSED_BY_DEFINITION).all())
 
 
 def list_missed(connection: Connection, definition_id: int) -> list[RowMapping]:

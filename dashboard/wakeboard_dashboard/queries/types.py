@@ -324,13 +324,13 @@ def _read_loads(connection: Connection, names: Sequence[str]) -> dict[str, TypeL
 
 def _count_dead(connection: Connection) -> tuple[dict[str, int], bool]:
     """Return dead runs by type among the NEWEST, and whether there are more."""
-    counted: dict[str, int] = dict(connection.execute(_DEAD, {"most": NEWEST + 1}).tuples().all())
+    counted: dict[str, int] = dict(connection.execute(_DEAD, {"most": NEWEST + 1}).all())
     return counted, sum(counted.values()) > NEWEST
 
 
 def _read_oldest(connection: Connection, names: Sequence[str]) -> dict[str, datetime]:
     """Return by type since when its oldest due run has waited."""
-    return dict(connection.execute(_OLDEST, {"names": list(names)}).tuples().all())
+    return dict(connection.execute(_OLDEST, {"names": list(names)}).all())
 
 
 def read_paces(connection: Connection, now: datetime, names: Collection[str]) -> dict[str, TypePace]:
