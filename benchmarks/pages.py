@@ -33,7 +33,7 @@ from benchmarks import ages, bench, programs
 from tests.support.every_page import Filling, addresses, is_page
 from wakeboard.config.settings import Settings
 from wakeboard_dashboard import create_app
-from wakeboard_dashboard.queries.filters import Cursor
+from wakeboard_dashboard.queries.keyset import Cursor
 from wakeboard_dashboard.web.connection import FRESH_COOKIE
 
 P95_MS, TOGETHER_P95_MS, SEARCH_P95_MS, GROWTH = 100, 800, 300, 2

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from click import Context, Option
 
 import wakeboard
 from tests.support.processes import ROOT
+from wakeboard.cli import Root
 from wakeboard.config.settings import SETTINGS
 
 PAGE = ROOT / "docs" / "reference.md"
@@ -41,6 +43,17 @@ def test_the_page_has_every_setting_with_what_it_takes() -> None:
             MADE.get(setting.name) or _shown(setting.default),
         )
         for setting in SETTINGS
+    ]
+
+
+def test_the_page_has_every_flag_of_what_serves_that_is_no_setting() -> None:
+    rows = re.findall(r"^\| `(up|worker|tick|web) (--[\w-]+)` \| (.+?) \|$", PAGE.read_text(), re.M)
+    settings = {setting.flag for setting in SETTINGS}
+    assert rows == [
+        (name, option.opts[0], option.help)
+        for name in ("up", "worker", "tick", "web")
+        for option in Root().get_command(Context(Root()), name).params
+        if isinstance(option, Option) and option.opts[0] not in {"--json", *settings}
     ]
 
 

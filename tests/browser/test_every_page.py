@@ -12,7 +12,7 @@ import pytest
 from playwright.sync_api import Browser, Page, Response, ViewportSize
 
 from tests.conftest import Connection
-from tests.support.browsers import Dashboard, listen, profile, serving
+from tests.support.browsers import Dashboard, listen, profile, refresh, serving
 from tests.support.factories import (
     a_definition,
     a_group,
@@ -220,7 +220,7 @@ def look(page: Page, address: str, complaints: list[str]) -> Seen:
     answer = page.goto(address)
     if page.locator("[data-live]").count():
         with page.expect_response("**/_fragments/**"):
-            page.evaluate("htmx.trigger(document, 'live:now')")
+            refresh(page)
     headings = page.locator("h1").count()
     said, barriers = list(complaints), page.evaluate(VIOLATIONS)
     page.emulate_media(color_scheme="dark")
@@ -280,7 +280,7 @@ def test_nothing_jumps_during_live_updates(world: World, chromium: Browser, addr
             for statement in A_LITTLE_LATER:
                 world.connection.execute(statement.encode())
             with page.expect_response(is_new_fragment, timeout=15_000):
-                page.evaluate("htmx.trigger(document, 'live:now')")
+                refresh(page)
             page.wait_for_load_state("networkidle")
             page.evaluate(PAINTED)
         shifted = page.evaluate("window.shifted")

@@ -9,6 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.conftest import Connection
+from tests.support.browsers import refresh
 from tests.support.factories import a_definition, a_group, a_run, a_type, a_worker
 from tests.support.workers.bulk_operations import begin
 
@@ -16,7 +17,6 @@ pytestmark = pytest.mark.browser
 
 LIVE = 15_000
 FOCUSED = "document.activeElement.id || document.activeElement.tagName"
-LATER = "htmx.trigger(document, 'live:now')"
 SUCCEED = """UPDATE wakeboard.job_runs SET status = 'succeeded', finished_at = now(), locked_by = NULL,
     locked_until = NULL WHERE id = %s"""
 
@@ -179,6 +179,6 @@ def test_whoever_has_gone_on_keeps_the_focus_where_it_is(page: Page, connection:
     before = page.evaluate(FOCUSED)
     connection.execute(turn)
     expect(page.locator("#resume-nightly-20")).to_have_count(1, timeout=LIVE)
-    page.evaluate(LATER)
+    refresh(page)
     page.wait_for_load_state("networkidle")
     assert page.evaluate(FOCUSED) == before

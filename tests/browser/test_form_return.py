@@ -8,10 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.test_habits_away import forget_everybody, sign_in
 from tests.conftest import Connection
 from tests.dashboard.test_effects import an_effect
-from tests.support.browsers import Dashboard, follow, serving
+from tests.support.browsers import Dashboard, end_sessions, follow, serving, sign_in
 from tests.support.factories import a_definition, a_run, a_type, rows
 from tests.support.postgres.wire_proxy import Middleman, Way, between
 
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.browser
 
 def late(page: Page, connection: Connection, button: str) -> None:
     """Send the form of ``page`` after everybody's session has ended."""
-    forget_everybody(connection)
+    end_sessions(connection)
     follow(page, page.get_by_role("button", name=button, exact=True))
     expect(page.locator("h1")).to_have_text("You were signed out")
     expect(page.locator("main")).to_contain_text("Nothing was done.")
@@ -154,7 +153,7 @@ def test_nobody_else_gets_what_was_typed(page: Page, connection: Connection) -> 
     assert "hers" not in page.url and not is_kept(page)
     for name, text in {"type": "mail", "payload": "", "reason": ""}.items():
         expect(page.locator(f"[name={name}]")).to_have_value(text)
-    forget_everybody(connection)
+    end_sessions(connection)
     page.goto("/runs/enqueue?type=mail")
     sign_in(page, connection)
     expect(page.locator("[name=payload]")).to_have_value("")

@@ -8,35 +8,18 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.conftest import Connection
+from tests.support.browsers import end_sessions, sign_in
 from tests.support.factories import a_run, rows, status
-from wakeboard.accounts import users
-from wakeboard.core.states import Role
-from wakeboard.database.audit import Actor
 
 pytestmark = pytest.mark.browser
 
 LIVE = 15_000
-BOSS = Actor("cli:boss", Role.ADMIN, "cli")
-PASSWORD = "seven small boats at dawn"
-
-
-def forget_everybody(connection: Connection) -> None:
-    connection.execute("DELETE FROM wakeboard.sessions")
-
-
-def sign_in(page: Page, connection: Connection, name: str = "anna") -> None:
-    """Sign in on the page that asks for it."""
-    if not rows(connection, "users", "name = %s", name):
-        users.create_user(connection, BOSS, name, Role.ADMIN, PASSWORD)
-    page.fill("[name=name]", name)
-    page.fill("[name=password]", PASSWORD)
-    page.get_by_role("button", name="Sign in").click()
 
 
 def test_a_poll_leads_to_sign_in_and_back_to_the_same_list(page: Page, connection: Connection) -> None:
     a_run(connection, "dead")
     page.goto("/runs?status=dead&type=mail")
-    forget_everybody(connection)
+    end_sessions(connection)
     expect(page.locator("h1")).to_have_text("Sign in", timeout=LIVE)
     sign_in(page, connection)
     expect(page).to_have_url(re.compile(r"/runs\?status=dead&type=mail$"))
@@ -49,7 +32,7 @@ def test_a_verb_leads_to_sign_in_and_its_reason_is_there_again(page: Page, conne
     page.keyboard.press("p")
     page.click(f"#cancel-{run_id}")
     page.locator("#confirm input").fill("the shop is closed")
-    forget_everybody(connection)
+    end_sessions(connection)
     page.click("#confirm [value=yes]")
     expect(page.locator("h1")).to_have_text("Sign in", timeout=LIVE)
     sign_in(page, connection)
@@ -74,7 +57,7 @@ def test_a_reason_is_nobody_elses(page: Page, connection: Connection) -> None:
     page.keyboard.press("p")
     page.click(f"#cancel-{run_id}")
     page.locator("#confirm input").fill("the shop is closed")
-    forget_everybody(connection)
+    end_sessions(connection)
     page.click("#confirm [value=yes]")
     sign_in(page, connection, "ben")
     expect(page).to_have_url(re.compile("/runs$"))
@@ -88,7 +71,7 @@ def test_nobody_is_taken_away_from_what_they_type_or_checked(page: Page, connect
     page.goto("/runs")
     page.check(f"#box-{run_id}")
     page.fill("[data-filter]", "type:mail and more")
-    forget_everybody(connection)
+    end_sessions(connection)
     banner = page.locator("#stale")
     expect(banner).to_contain_text("What you typed or checked is still here", timeout=LIVE)
     expect(page.locator("[data-filter]")).to_have_value("type:mail and more")

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, Route, expect
 
 from tests.browser.test_every_page import SHIFTS
 from tests.conftest import Connection
-from tests.support.browsers import Dashboard
+from tests.support.browsers import Dashboard, end_sessions
 from tests.support.factories import a_run
 from tests.support.processes import wait_until
 
@@ -41,7 +41,7 @@ def test_a_page_without_lists_is_live_too_and_goes_to_sign_in_and_back(
     page: Page, connection: Connection
 ) -> None:
     page.goto("/display?next=%2Fruns")
-    connection.execute("DELETE FROM wakeboard.sessions")
+    end_sessions(connection)
     page.wait_for_url("**/login?next=%2Fdisplay%3Fnext%3D%252Fruns", timeout=LIVE)
 
 

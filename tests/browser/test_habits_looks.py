@@ -10,7 +10,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.test_every_page import AXE, PHONE, VIOLATIONS, furnish
 from tests.conftest import Connection
-from tests.support.browsers import Dashboard, profile, serving
+from tests.support.browsers import Dashboard, profile, refresh, serving
 
 pytestmark = pytest.mark.browser
 
@@ -67,7 +67,7 @@ def test_on_a_phone_rows_are_lines_with_labels_and_nothing_is_out_of_sight(
         row = page.locator("tbody tr").first
         label = row.locator("td[data-head=When]").evaluate(STYLE, ["content", "::before"])
         assert label == '"When: "'
-        page.evaluate("htmx.trigger(document, 'live:now')")
+        refresh(page)
         page.wait_for_load_state("networkidle")
         expect(row.locator("td[data-head=When]")).to_have_count(1)
         row.locator("input[data-row]").check()

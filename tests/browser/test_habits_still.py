@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.test_every_page import A_LITTLE_LATER, DESK, PAINTED, PHONE, SHIFTS, furnish
 from tests.conftest import Connection
-from tests.support.browsers import Dashboard, profile, serving
+from tests.support.browsers import Dashboard, profile, refresh, serving
 from tests.support.factories import a_run, an_attempt
 from wakeboard.core.errors.error_groups import parse_fingerprint
 
@@ -76,7 +76,7 @@ def test_no_page_jumps_while_it_loads_and_while_everything_changes(
             fail(shared, "smtp_down")
             fail(shared, "E" * 90, group)
             with page.expect_response("**/_fragments/shell/attention"):
-                page.evaluate("htmx.trigger(document, 'live:now')")
+                refresh(page)
             page.wait_for_load_state("networkidle")
             found = shifted(page)
             if total(loading) >= 0.01 or total(found) - total(loading) >= 0.01:

@@ -7,6 +7,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.test_every_page import SHIFTS
 from tests.conftest import Connection
+from tests.support.browsers import refresh
 from tests.support.factories import a_definition, a_run, a_worker, from_now, insert
 
 pytestmark = pytest.mark.browser
@@ -50,7 +51,7 @@ def test_the_window_is_a_link_that_stays(page: Page, complaints: list[str]) -> N
     expect(page).to_have_url("/?window=7d")
     expect(page.locator("#done svg.chart g")).to_have_count(168)
     with page.expect_response("**/_fragments/overview/done?window=7d"):
-        page.evaluate("htmx.trigger(document, 'live:now')")
+        refresh(page)
     page.click("#hours summary")
     expect(page.locator("#hours tbody tr")).to_have_count(168)
     assert complaints == []

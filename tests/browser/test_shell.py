@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from tests.conftest import Connection
-from tests.support.browsers import Dashboard
+from tests.support.browsers import Dashboard, end_sessions, refresh
 
 pytestmark = pytest.mark.browser
 
@@ -33,7 +33,7 @@ def test_numbers_follow_the_database_and_an_opened_part_stays_open(
     page.click("#hours summary")
     enqueue(connection, 3)
     tile(page, "3")
-    page.evaluate("htmx.trigger(document, 'live:now')")
+    refresh(page)
     page.wait_for_timeout(500)
     assert page.evaluate("document.getElementById('hours').open") is True
     assert complaints == []
@@ -54,7 +54,7 @@ def test_pause_stops_the_polls_and_resume_asks_at_once(page: Page, connection: C
 
 def test_a_lost_session_leads_to_the_sign_in_page_and_back(page: Page, connection: Connection) -> None:
     page.goto("/")
-    connection.execute("DELETE FROM wakeboard.sessions")
+    end_sessions(connection)
     page.wait_for_url("**/login?next=%2F", timeout=10_000)
     expect(page.locator("h1")).to_have_text("Sign in")
 

@@ -9,7 +9,7 @@ from playwright.sync_api import Browser, Page
 
 from tests.browser.test_every_page import AXE, PAINTED, VIOLATIONS, furnish
 from tests.conftest import Connection
-from tests.support.browsers import Dashboard, profile, serving
+from tests.support.browsers import Dashboard, profile, refresh, serving
 from tests.support.factories import a_definition, a_run, an_attempt, from_now, insert
 
 pytestmark = pytest.mark.browser
@@ -132,7 +132,7 @@ def test_heads_stay_under_the_bar_where_the_table_fits(page: Page, shared: Conne
         resize(page, width)
         page.evaluate("scrollTo(0, 500)")
         with page.expect_response("**/_fragments/**"):
-            page.evaluate("htmx.trigger(document, 'live:now')")
+            refresh(page)
         page.evaluate(PAINTED)
         head = page.locator("thead th").nth(1).bounding_box()
         assert head is not None and (head["y"] > 0) is stays, (width, head)

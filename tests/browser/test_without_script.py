@@ -13,18 +13,14 @@ from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.browser.test_every_page import NOT_PAGES, fill, furnish
 from tests.conftest import Connection
-from tests.support.browsers import Dashboard, follow, profile, serving
+from tests.support.browsers import Dashboard, follow, profile, serving, sign_in
 from tests.support.factories import a_definition, a_run, a_type, a_worker, insert, rows, status
-from wakeboard.accounts import users
 from wakeboard.config.settings import Settings
-from wakeboard.core.states import VERBS, Role
-from wakeboard.database.audit import Actor
+from wakeboard.core.states import VERBS
 from wakeboard_dashboard import create_app
 
 pytestmark = pytest.mark.browser
 
-BOSS = Actor("cli:boss", Role.ADMIN, "cli")
-PASSWORD = "seven small boats at dawn"
 WORDS = re.compile(r"\S")
 DATE = re.compile(r"^\d{4}-\d\d-\d\d \d\d:\d\d:\d\d ")
 ADDRESS = "postgresql://nobody@127.0.0.1:1/nothing"
@@ -336,18 +332,9 @@ def test_a_form_that_comes_after_the_session_ended_keeps_its_reason(
         expect(page.locator("main")).to_contain_text("Nothing was done.")
         expect(page.locator("main")).to_contain_text("the shop is closed & dark")
         assert status(connection, run_id) == "queued"
+        page.get_by_role("link", name="Sign in").click()
         sign_in(page, connection, "anna" if is_same else "vera")
         expect(page).to_have_url(re.compile(f"/runs/{run_id}/cancel"))
         expect(page.locator("[name=reason]")).to_have_value("the shop is closed & dark" if is_same else "")
         follow(page, page.locator("main form[method=post] button").first)
         assert status(connection, run_id) == "cancelled"
-
-
-def sign_in(page: Page, connection: Connection, name: str) -> None:
-    """Go from the page of a lost session to the sign-in page, and through it."""
-    if not rows(connection, "users", "name = %s", name):
-        users.create_user(connection, BOSS, name, Role.ADMIN, PASSWORD)
-    page.get_by_role("link", name="Sign in").click()
-    page.fill("[name=name]", name)
-    page.fill("[name=password]", PASSWORD)
-    page.get_by_role("button", name="Sign in").click()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from html import unescape
+from typing import Any
 
 import pytest
 from flask import Flask
@@ -13,6 +14,7 @@ from sqlalchemy import Connection as Session
 
 from tests.conftest import Connection
 from tests.support.dashboard_apps import an_app
+from tests.support.factories import an_attempt
 from wakeboard.accounts import sessions, users
 from wakeboard.core.states import Role
 from wakeboard_dashboard.web.connection import Database
@@ -86,8 +88,29 @@ def fragments_of(html: str) -> dict[str, str]:
 def page_of(client: FlaskClient, path: str) -> str:
     """Return the page at ``path``, which must be there."""
     answer = client.get(path)
-    assert answer.status_code == 200, path
-    return answer.get_data(as_text=True)
+    assert answer.status_code == 200, f"{path}: {answer.text[-3000:]}"
+    return answer.text
+
+
+def words_of(client: FlaskClient, path: str) -> str:
+    """Return the text of the middle of the page at ``path`` as a reader sees it."""
+    middle = page_of(client, path).split("<main")[1].split("</main>")[0]
+    return one_line(unescape(re.sub(r"<[^>]+>", " ", middle)))
+
+
+def items_of(client: FlaskClient, address: str) -> list[dict[str, Any]]:
+    """Return the items of the JSON list at ``address``, which must be there."""
+    answer = client.get(address)
+    assert answer.status_code == 200, answer.text
+    items: list[dict[str, Any]] = answer.get_json()["items"]
+    return items
+
+
+def a_failure(connection: Connection, ago: str, run_id: int = 1, **columns: Any) -> None:
+    """Insert a failed attempt that ended ``ago``, such as ``3 hours``, with a lease epoch of its own."""
+    (number,) = connection.execute("SELECT count(*) + 100 FROM wakeboard.job_attempts").fetchone() or (100,)
+    values = {"outcome": "failed", "error_code": "smtp_down", "finished_at": f"-{ago}"} | columns
+    an_attempt(connection, run_id, attempt=number, lease_epoch=number, **values)
 
 
 def along(client: FlaskClient, way: str, page: str) -> list[str]:
@@ -115,20 +138,20 @@ def assert_shown_as_text(client: FlaskClient, path: str) -> None:
     """
     answer = client.get(path)
     assert answer.status_code == 200, path
-    html = answer.get_data(as_text=True)
+    html = answer.text
     assert "<img src=x" not in html, path
     assert "\u202e" not in re.sub(r'="[^"]*"', "", html), path
 
 
 def assert_fragments_match(client: FlaskClient, path: str) -> None:
     """Assert that every fragment of the page at ``path`` is, alone, exactly what the page shows."""
-    html = client.get(path).get_data(as_text=True)
+    html = client.get(path).text
     fragments = fragments_of(html)
     assert fragments, f"{path} has no live region"
     for address, tag in fragments.items():
         alone = client.get(address, headers={"HX-Request": "true"})
         assert alone.status_code == 200, address
-        assert alone.get_data(as_text=True) in html, f"{address} differs from its page"
+        assert alone.text in html, f"{address} differs from its page"
         assert alone.headers["HX-PTag"] == tag
         again = client.get(address, headers={"HX-Request": "true", "HX-PTag": tag})
         assert again.status_code == 304, f"{address} is new although nothing changed"

@@ -16,7 +16,7 @@ from flask.testing import FlaskClient
 from markupsafe import escape
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN, assert_shown_as_text
+from tests.dashboard.conftest import NIGHT_TILES, SAME_ORIGIN, a_failure, assert_shown_as_text
 from tests.support.dashboard_apps import an_app, overhear
 from tests.support.factories import (
     a_definition,
@@ -59,14 +59,14 @@ DAY = "since=24h"
 
 def night(client: FlaskClient, query: str = DAY) -> Any:
     answer = client.get(f"/night.json?{query}")
-    assert answer.status_code == 200, answer.get_data(as_text=True)
+    assert answer.status_code == 200, answer.text
     return answer.get_json()
 
 
 def html(client: FlaskClient, query: str = DAY) -> str:
     answer = client.get(f"/night?{query}")
     assert answer.status_code == 200
-    return answer.get_data(as_text=True)
+    return answer.text
 
 
 def row(page: str, id: str) -> list[str]:
@@ -98,15 +98,6 @@ def counted(
         VALUES (date_trunc('minute', now() - %s::interval), %s, %s, %s, 1, %s, %s, %s, 1, 1)""".encode(),
         (ago, job_type, outcome, bucket, runs, runs * seconds * 1000, seconds * 1000),
     )
-
-
-def failure(connection: Connection, ago: str, run: int = 1, **columns: Any) -> None:
-    number = connection.execute("SELECT count(*) + 100 FROM wakeboard.job_attempts").fetchone()
-    assert number
-    an_attempt(
-        connection, run, attempt=number[0], lease_epoch=number[0],
-        **{"outcome": "failed", "error_code": "smtp_down", "finished_at": f"-{ago}", **columns},
-    )  # fmt: skip
 
 
 # Which window
@@ -187,7 +178,7 @@ def test_times_that_cannot_be_come_back_in_the_form_with_the_sentence(
     client: FlaskClient, since: str, until: str, says: str, kinds: list[str]
 ) -> None:
     answer = client.get("/night", query_string={"since": since, "until": until})
-    page = answer.get_data(as_text=True)
+    page = answer.text
     assert answer.status_code == 400 and says in page
     for name, kind, typed in zip(("since", "until"), kinds, (since, until), strict=True):
         assert f'<input type="{kind}" name="{name}" value="{escape(typed)}"' in page
@@ -224,7 +215,7 @@ def test_what_ran_is_counted_by_type_from_merged_and_unmerged_minutes(
     ]
     assert (body["attempts"], body["types"], body["failed"]) == (14, 2, 2)
     assert body["items"][0]["seconds"] == pytest.approx(12)
-    head, *lines = client.get(f"/night.csv?{DAY}").get_data(as_text=True).splitlines()
+    head, *lines = client.get(f"/night.csv?{DAY}").text.splitlines()
     assert head.startswith("job_type,attempts,succeeded,failed,lost,slow,seconds") and len(lines) == 2
 
 
@@ -236,7 +227,7 @@ def test_failures_that_were_never_seen_before_are_marked(client: FlaskClient, co
         ("2 hours", "smtp_down", "report"),
         ("1 hour", "no_vat", "mail"),
     ):
-        failure(connection, ago, run, error_code=code, job_type=job_type)
+        a_failure(connection, ago, run, error_code=code, job_type=job_type)
     body = night(client)
     found = {(one["error_code"], one["job_type"]): one["is_new"] for one in body["failures"]}
     assert found == {
@@ -253,8 +244,8 @@ def test_failures_that_were_never_seen_before_are_marked(client: FlaskClient, co
 
 def test_what_became_of_the_runs_that_failed(client: FlaskClient, connection: Connection) -> None:
     for status in ("dead", "failed", "succeeded", "cancelled"):
-        failure(connection, "1 hour", a_run(connection, status, attempts=0))
-    failure(connection, "1 hour", 999_999)
+        a_failure(connection, "1 hour", a_run(connection, status, attempts=0))
+    a_failure(connection, "1 hour", 999_999)
     body = night(client)
     assert body["failed_runs"] == {
         "runs": 5, "succeeded": 1, "waiting": 1, "dead": 1, "cancelled": 1, "gone": 1,
@@ -269,12 +260,12 @@ def test_a_run_that_succeeded_only_after_retries_is_named(
 ) -> None:
     failed = {"attempts": 0, "error_code": "smtp_down"}
     run = a_run(connection, "succeeded", finished_at="-1 hour", **failed)
-    failure(connection, "2 hours", run)
-    failure(connection, "90 minutes", run)
+    a_failure(connection, "2 hours", run)
+    a_failure(connection, "90 minutes", run)
     early = a_run(connection, "succeeded", finished_at="-23 hours", **failed)
-    failure(connection, "70 hours", early)
+    a_failure(connection, "70 hours", early)
     before = a_run(connection, "succeeded", finished_at="-26 hours", **failed)
-    failure(connection, "27 hours", before)
+    a_failure(connection, "27 hours", before)
     for each in (run, early, before):
         a_later_success(connection, each)
     a_run(connection, "succeeded")
@@ -492,11 +483,11 @@ def a_full_night(connection: Connection) -> None:
     values = {"definition_id": definition, "scheduled_for": from_now("-2 hours"), "reason": "misfire"}
     insert(connection, "missed_fires", values)
     dead = a_run(connection, "dead", attempts=0, job_type="report")
-    failure(connection, "4 hours", dead, job_type="report")
+    a_failure(connection, "4 hours", dead, job_type="report")
     good = a_run(connection, "succeeded", attempts=0, finished_at="-1 hour")
     a_later_success(connection, good)
-    failure(connection, "2 hours", good)
-    failure(connection, "5 hours", dead, job_type="report", outcome="lost", error_code="lease_lost")
+    a_failure(connection, "2 hours", good)
+    a_failure(connection, "5 hours", dead, job_type="report", outcome="lost", error_code="lease_lost")
     a_run(connection, "running", locked_until="-1 minute", started_at="-1 hour")
     audit.record(connection, audit.Actor("anna", Role.OPERATOR, "web"), "run.retry", "run", dead)
 
@@ -570,9 +561,9 @@ def test_what_was_not_looked_at_is_said(
     monkeypatch.setattr(failures, "CAP", 1)
     monkeypatch.setattr(failures, "MAX_SHOWN", 1)
     for ago in ("26 hours", "27 hours", "1 hour"):
-        failure(connection, ago)
+        a_failure(connection, ago)
     for _ in range(2):
-        failure(connection, "1 hour", outcome="lost")
+        a_failure(connection, "1 hour", outcome="lost")
     page = html(client)
     assert "among the newest" in page
     monkeypatch.setattr(failures, "CAP", 100)
@@ -586,8 +577,8 @@ def test_the_failures_that_are_looked_at_are_the_newest_of_the_window(
     for each in (run, other):
         a_later_success(connection, each)
     for ago in ("25 hours", "26 hours", "2 hours"):
-        failure(connection, ago, run)
-    failure(connection, "3 hours", other)
+        a_failure(connection, ago, run)
+    a_failure(connection, "3 hours", other)
     for cap, runs, recovered in ((1, 1, 1), (100, 2, 2)):
         monkeypatch.setattr(failures, "CAP", cap)
         body = night(client)
@@ -599,8 +590,8 @@ def test_the_twin_says_in_which_steps_of_the_window_each_group_failed(
     client: FlaskClient, connection: Connection
 ) -> None:
     for ago, code in (("1410 minutes", "smtp_down"), ("30 minutes", "smtp_down"), ("5 hours", "full")):
-        failure(connection, ago, error_code=code)
-    failure(connection, "30 minutes", error_code="smtp_down")
+        a_failure(connection, ago, error_code=code)
+    a_failure(connection, "30 minutes", error_code="smtp_down")
     for query in (DAY, "since=26h&until=2h", "since=26h&until=2h"):
         for group in night(client, query)["failures"]:
             assert len(group["buckets"]) == errors.BUCKETS and sum(group["buckets"]) == group["count"]
@@ -619,7 +610,7 @@ def test_groups_are_told_apart_by_number_and_those_that_are_not_kept_beside_them
     for number, code, count in zip(numbers, ("smtp_down", "smtp_down", "full"), (3, 2, 1), strict=True):
         run = a_run(connection, "dead", attempts=0, error_code=code, error_group=number)
         for _ in range(count):
-            failure(connection, "30 minutes", run, error_code=code, error_group=number)
+            a_failure(connection, "30 minutes", run, error_code=code, error_group=number)
 
     def told() -> set[tuple[int | None, str, str, int, int]]:
         names = ("error_group", "error_code", "job_type", "count", "dead")
@@ -634,8 +625,8 @@ def test_groups_are_told_apart_by_number_and_those_that_are_not_kept_beside_them
     }
     assert told() == kept
     for job_type in ("mail", "mail", "report"):
-        failure(connection, "30 minutes", a_run(connection, "dead", attempts=0), job_type=job_type)
-    failure(connection, "30 minutes", a_run(connection, "dead", attempts=0), error_group=7)
+        a_failure(connection, "30 minutes", a_run(connection, "dead", attempts=0), job_type=job_type)
+    a_failure(connection, "30 minutes", a_run(connection, "dead", attempts=0), error_group=7)
     assert told() == kept | {
         (7, "smtp_down", "mail", 1, 0),
         (None, "smtp_down", "mail", 2, 4),
@@ -649,11 +640,13 @@ def test_of_each_failure_the_runs_of_the_window_are_told_that_fail_with_it_now(
     group, other = a_group(connection, first_seen_at="-9 days"), a_group(connection, code="no_vat")
     for status in ("dead", "dead", "failed", "succeeded"):
         run = a_run(connection, status, attempts=0, error_code="smtp_down", error_group=group)
-        failure(connection, "4 hours", run, error_group=group)
+        a_failure(connection, "4 hours", run, error_group=group)
     elsewhere = a_run(connection, "dead", attempts=0, error_code="no_vat", error_group=other)
-    failure(connection, "5 hours", elsewhere, error_group=group)
-    failure(connection, "4 hours", elsewhere, error_code="no_vat", error_group=other)
-    failure(connection, "4 hours", a_run(connection, "dead", attempts=0, error_code="old"), error_code="old")
+    a_failure(connection, "5 hours", elsewhere, error_group=group)
+    a_failure(connection, "4 hours", elsewhere, error_code="no_vat", error_group=other)
+    a_failure(
+        connection, "4 hours", a_run(connection, "dead", attempts=0, error_code="old"), error_code="old"
+    )
     a_run(connection, "dead", attempts=0, error_code="smtp_down", error_group=group)
 
     def told(query: str) -> dict[str, tuple[int, int, int]]:
@@ -682,7 +675,7 @@ def test_of_many_failures_the_new_ones_are_shown_first_and_the_others_counted(
     ):
         group = a_group(connection, code=code, first_seen_at=first)
         for _ in range(attempts):
-            failure(connection, "1 hour", run, error_code=code, error_group=group)
+            a_failure(connection, "1 hour", run, error_code=code, error_group=group)
     body, page = night(client), html(client)
     assert [(each["error_code"], each["is_new"]) for each in body["failures"]] == [
         ("new", True),
@@ -775,7 +768,7 @@ def test_a_night_says_when_no_worker_was_there(client: FlaskClient, connection: 
     assert [round(length.total_seconds()) for length in lengths] == [3600, 1740]
     assert len(found["unmanned"]) == 2
     assert not found["well"] and "1 h 29 m without a worker" in found["sentence"]
-    page = client.get("/night?since=6h").get_data(as_text=True)
+    page = client.get("/night?since=6h").text
     (told,) = re.findall(r"No worker was there</strong>.*?</p>", page, re.S)
     assert "(1 h)" in told and "(29 min)" in told
     assert client.get("/night.json?since=1h").get_json()["unmanned"] == []
@@ -794,7 +787,7 @@ def test_before_the_first_worker_that_is_known_none_is_missing(
 
 
 def test_a_night_of_which_nothing_is_kept_is_not_told_as_a_quiet_one(client: FlaskClient) -> None:
-    page = client.get("/night?since=40d&until=39d").get_data(as_text=True)
+    page = client.get("/night?since=40d&until=39d").text
     assert "Nothing is kept of this window" in page and "nobody did anything" not in page
 
 
@@ -859,7 +852,7 @@ def test_slices_part_an_hour_evenly_and_are_no_more_than_can_be_drawn(hours: flo
 
 def test_hostile_text_stays_text(client: FlaskClient, connection: Connection) -> None:
     counted(connection, "1 hour", HOSTILE)
-    failure(
+    a_failure(
         connection,
         "1 hour",
         a_run(connection, "dead", attempts=0),
@@ -867,9 +860,9 @@ def test_hostile_text_stays_text(client: FlaskClient, connection: Connection) ->
         error=HOSTILE,
         job_type=HOSTILE,
     )
-    failure(connection, "1 hour", 5, outcome="lost", worker_id=HOSTILE, job_type=HOSTILE)
+    a_failure(connection, "1 hour", 5, outcome="lost", worker_id=HOSTILE, job_type=HOSTILE)
     good = a_run(connection, "succeeded", attempts=0, job_type=HOSTILE, error_code=HOSTILE)
-    failure(connection, "1 hour", good, job_type=HOSTILE)
+    a_failure(connection, "1 hour", good, job_type=HOSTILE)
     actor = audit.Actor(HOSTILE, Role.VIEWER, "web")
     audit.record(connection, actor, "run.retry", "run", HOSTILE, reason=HOSTILE, after={"x": HOSTILE})
     assert_shown_as_text(client, f"/night?{DAY}")
@@ -877,7 +870,7 @@ def test_hostile_text_stays_text(client: FlaskClient, connection: Connection) ->
 
 def test_secrets_are_in_no_shape_of_the_page(client: FlaskClient, connection: Connection) -> None:
     url = "https://app:hunter2@crm.example.com"
-    failure(connection, "1 hour", 5, error=url)
+    a_failure(connection, "1 hour", 5, error=url)
     anna = audit.Actor("anna", Role.ADMIN, "web")
     audit.record(connection, anna, "run.again", "run", 5, after={"password": "hunter2"})
     for path in ("/night", "/night.json", "/night.csv"):
@@ -887,7 +880,7 @@ def test_secrets_are_in_no_shape_of_the_page(client: FlaskClient, connection: Co
 def test_a_viewer_may_read_it_and_it_is_linked_from_every_page(as_role: Any) -> None:
     viewer = as_role("viewer")
     assert viewer.get("/night").status_code == 200
-    assert 'href="/night"' in viewer.get("/runs").get_data(as_text=True)
+    assert 'href="/night"' in viewer.get("/runs").text
 
 
 def test_the_page_of_a_night_never_reads_a_whole_table(

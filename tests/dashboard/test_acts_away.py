@@ -58,7 +58,7 @@ def said(client: FlaskClient, address: str, shape: str) -> tuple[str, bool]:
     """Return what is said of a POST that failed, and whether it is told when to try again."""
     answer = client.post(address, data={"reason": "x"}, headers=SHAPES[shape])
     assert answer.status_code == 503
-    text = answer.get_data(as_text=True)
+    text = answer.text
     if shape == "json":
         assert set(answer.get_json()) == {"error", "message", "request_id"}
         assert answer.get_json()["error"] == "Database unreachable"
@@ -122,7 +122,7 @@ def test_the_page_leads_to_the_audit_log_where_it_may_have_been_done(
     a_definition(connection, "nightly")
     middleman.cuts = lambda _name, text: Way.DURING if "UPDATE wakeboard.job_definitions" in text else None
     answer = client.post("/schedules/nightly/edit", data={"priority": "3", "next": "/schedules"})
-    html = answer.get_data(as_text=True)
+    html = answer.text
     assert answer.status_code == 503 and UNKNOWN in html
     assert 'href="/audit">Audit log</a>' in html
     assert 'href="/schedules/nightly/edit?next=%2Fschedules">Back to the form</a>' in html
@@ -132,7 +132,7 @@ def test_the_page_leads_to_the_audit_log_where_it_may_have_been_done(
 
 def test_a_page_says_as_before_that_it_has_nothing_to_show(client: FlaskClient, middleman: Middleman) -> None:
     middleman.refuse()
-    html = client.get("/runs").get_data(as_text=True)
+    html = client.get("/runs").text
     assert errors.AWAY in html and "Back to the form" not in html and errors.NOT_DONE not in html
 
 
@@ -140,7 +140,7 @@ def test_nobody_is_told_to_look_at_the_audit_log_before_signing_in(
     client: FlaskClient, middleman: Middleman
 ) -> None:
     middleman.refuse()
-    html = client.post("/login", data={"name": "anna", "password": "x"}).get_data(as_text=True)
+    html = client.post("/login", data={"name": "anna", "password": "x"}).text
     assert "The database does not answer. Try to sign in again." in html and errors.UNKNOWN not in html
 
 
@@ -162,7 +162,7 @@ def test_a_refused_form_leads_back_to_itself(client: FlaskClient, connection: Co
     for _ in range(101):
         a_run(connection, "dead", job_type="mail")
     answer = client.post("/runs/bulk/retry?status=dead", data={"filter": "status=dead", "confirm": "7"})
-    html = answer.get_data(as_text=True)
+    html = answer.text
     assert answer.status_code == 400
     assert 'href="/runs/bulk/retry?status=dead">Back to the form</a>' in html
     assert "load this page again" not in html

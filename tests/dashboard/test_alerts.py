@@ -12,7 +12,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, one_line
+from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, items_of, one_line
 from tests.support.factories import a_run, a_worker, age, insert, rows
 from tests.support.receivers import SECRET, Mailbox, Receiver, mailbox, receiver
 from wakeboard.accounts import sessions, users
@@ -52,7 +52,7 @@ def told(
 
 
 def test_a_new_house_watches_and_says_how_to_be_told(client: FlaskClient) -> None:
-    page = client.get("/alerts").get_data(as_text=True)
+    page = client.get("/alerts").text
     for words in (
         "No worker for waiting work",
         "Stuck leases",
@@ -67,13 +67,13 @@ def test_a_rule_that_fires_says_why_in_words(client: FlaskClient, connection: Co
     for _ in range(3):
         a_run(connection, "dead")
     look(connection)
-    page = client.get("/alerts").get_data(as_text=True)
+    page = client.get("/alerts").text
     assert "3 runs died in the last 1 h: mail 3. Look at them, and retry what can be fixed." in page
     assert 'data-attention="1"' in page
-    items = {item["name"]: item for item in client.get("/alerts.json").get_json()["items"]}
+    items = {item["name"]: item for item in items_of(client, "/alerts.json")}
     assert (items["dead_runs"]["status"], items["stuck_leases"]["status"]) == ("firing", "quiet")
-    assert "alert rules that fire" in client.get("/").get_data(as_text=True)
-    assert 'wakeboard_alerts_firing{rule="dead_runs"} 1.0' in client.get("/metrics").get_data(as_text=True)
+    assert "alert rules that fire" in client.get("/").text
+    assert 'wakeboard_alerts_firing{rule="dead_runs"} 1.0' in client.get("/metrics").text
 
 
 def test_fragments_are_what_the_page_shows(told: FlaskClient, connection: Connection) -> None:
@@ -90,15 +90,15 @@ def test_an_unknown_filter_is_refused(client: FlaskClient) -> None:
 
 def test_silence_answers_in_three_shapes_and_ends(client: FlaskClient, connection: Connection) -> None:
     path = f"/alerts/{rule(connection)['id']}/silence"
-    assert "one hour" in client.get(path).get_data(as_text=True)
+    assert "one hour" in client.get(path).text
     answer = client.post(path, json={"for": "8h", "reason": "moving house"}, headers=JSON)
     assert (answer.status_code, answer.get_json()["status"]) == (200, "silenced")
     assert rule(connection)["silenced_until"] is not None
     audited = rows(connection, "audit_log", "action = 'alert.silence'")[-1]
     assert (audited["reason"], audited["result"]) == ("moving house", "done")
-    assert "silenced" in client.get("/alerts").get_data(as_text=True)
+    assert "silenced" in client.get("/alerts").text
     htmx = client.post(path, data={"for": "0"}, headers={"HX-Request": "true"})
-    assert "may send messages again" in htmx.get_data(as_text=True)
+    assert "may send messages again" in htmx.text
     plain = client.post(path, data={"for": "1h"})
     assert (plain.status_code, plain.headers["Location"]) == (303, "/alerts")
     for wrong in ("soon", "31d", "-1"):
@@ -115,7 +115,7 @@ def test_until_the_morning_is_the_operators_own_morning() -> None:
 
 def test_edits_are_bounded_and_explained(client: FlaskClient, connection: Connection) -> None:
     path = f"/alerts/{rule(connection)['id']}/edit"
-    page = client.get(path).get_data(as_text=True)
+    page = client.get(path).text
     assert "From this many (1 to 1e+06)" not in page and "At most one message in (1m to 1d)" in page
     answer = client.post(path, json={"count": 5, "within_seconds": "2h"}, headers=JSON)
     assert answer.get_json()["changed"] is True
@@ -140,7 +140,7 @@ def test_a_form_of_a_rule_that_cannot_be_read_comes_back_as_it_was_typed(
     before = rule(connection)
     typed = {"enabled": "0", "count": "0", "window_seconds": "2h", "reason": "deploys take long"}
     answer = client.post(f"/alerts/{before['id']}/edit", data=typed)
-    page = answer.get_data(as_text=True)
+    page = answer.text
     assert answer.status_code == 400 and "allowed: 1 to" in page
     page = one_line(page)
     for words in ('name="count" value="0"', 'name="window_seconds" value="2h"', 'value="deploys take long"'):
@@ -173,15 +173,15 @@ def test_the_test_button_sends_now_and_shows_what_was_answered(
     assert "answered 204" in answer.get_json()["message"]
     assert [letter["Subject"] for letter in mailbox.letters] == ["Test, nothing is wrong: Dead runs"]
     assert receiver.bodies()[0]["cause"] == "test"
-    page = told.get("/alerts").get_data(as_text=True)
+    page = told.get("/alerts").text
     assert page.count(">sent</span>") == 2
     receiver.status = 500
     refused = told.post(f"{path}?channel=webhook", headers=JSON)
     assert refused.status_code == 409
     assert "Webhook: 127.0.0.1:" in refused.get_json()["message"]
     assert len(mailbox.letters) == 1
-    assert "not sent" in told.get("/alerts").get_data(as_text=True)
-    assert SECRET not in told.get("/alerts").get_data(as_text=True)
+    assert "not sent" in told.get("/alerts").text
+    assert SECRET not in told.get("/alerts").text
 
 
 def test_without_a_channel_the_test_says_how_to_get_one(client: FlaskClient, connection: Connection) -> None:
@@ -212,7 +212,7 @@ def test_addresses_are_for_those_who_act(
         client = app.test_client()
         cookie = sessions.open_session(connection, role.value, role)
         client.set_cookie(f"wakeboard_{users.install_id(connection)}", cookie)
-        seen[role] = client.get("/alerts").get_data(as_text=True)
+        seen[role] = client.get("/alerts").text
     assert "ops@example.org" in seen[Role.OPERATOR]
     assert "ops@example.org" not in seen[Role.VIEWER] and "configured" in seen[Role.VIEWER]
 
@@ -233,7 +233,7 @@ def test_a_message_tells_how_it_fares(client: FlaskClient, connection: Connectio
     base = {"kind": "firing", "channel": "mail", "subject": "Dead runs: fires", "body": {}}
     insert(connection, "alert_messages", {**base, "run_id": run_id})
     insert(connection, "alert_messages", {**base, "tries": 2, "error": "mail.example.org answered 451."})
-    page = client.get("/alerts").get_data(as_text=True)
+    page = client.get("/alerts").text
     assert f'href="/runs/{run_id}"' in page
     assert "waiting" in page and "will be tried again" in page and "mail.example.org answered 451." in page
     assert "2 tries" in page
@@ -251,6 +251,6 @@ def test_the_dead_mans_switch_shows_its_last_call(
     client = create_app(settings).test_client()
     cookie = sessions.open_session(connection, "anna", Role.VIEWER)
     client.set_cookie(f"wakeboard_{users.install_id(connection)}", cookie)
-    page = client.get("/alerts").get_data(as_text=True)
+    page = client.get("/alerts").text
     assert "ping.example.org" in page and "it answered 500." in page
     assert "secret-path" not in page

@@ -15,7 +15,7 @@ from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_run, a_type, a_worker
 from tests.support.processes import wait_until
 from wakeboard_dashboard.queries import overview
-from wakeboard_dashboard.queries.attention import troubles
+from wakeboard_dashboard.queries.overview import read_attention_lines
 from wakeboard_dashboard.text.verdict import CAP
 from wakeboard_dashboard.web.connection import reading
 
@@ -58,10 +58,10 @@ def test_sums_of_types_are_the_numbers_counted_without_them(app: Flask, connecti
     # Ended as it is, nobody is finishing it.
     a_run(connection, "running", locked_by=draining, locked_until="-1 second")
     with app.test_request_context("/"):
-        found = troubles(reading())
+        found = read_attention_lines(reading())
         held = {"running": 5, "stuck": 4, "silent": 3, "finishing": 1, "long": 0}
         assert found.counted == {"dead": 12, "failed": 18, **held}
-        assert overview.counts(reading(), found.counted) == overview.counts(reading())
+        assert overview.read_counts(reading(), found.counted) == overview.read_counts(reading())
 
 
 @pytest.mark.parametrize(("seen", "walks"), [("0 seconds", 1), ("-5 minutes", 2)])
@@ -82,13 +82,13 @@ def test_what_runs_is_walked_over_again_only_where_something_is_stuck(
 def test_numbers_are_of_all_types_where_lines_are_of_some(
     client: FlaskClient, connection: Connection
 ) -> None:
-    for number in range(overview.GROUPS + 5):
+    for number in range(overview.MOST_LINES + 5):
         runs(connection, "dead", 1 + number, f"type_{number}")
     runs(connection, "failed", 7)
     body = told(client)
-    assert len(body["attention"]) == overview.GROUPS
+    assert len(body["attention"]) == overview.MOST_LINES
     assert {line["state"] for line in body["attention"]} == {"dead"}
-    assert (body["dead"], body["failed"]) == (sum(range(1, overview.GROUPS + 6)), 7)
+    assert (body["dead"], body["failed"]) == (sum(range(1, overview.MOST_LINES + 6)), 7)
     assert dict(tiles(client.get("/").text))["failed"] == "7"
 
 

@@ -9,7 +9,13 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, fragments_of
+from tests.dashboard.conftest import (
+    AsRole,
+    assert_fragments_match,
+    assert_shown_as_text,
+    fragments_of,
+    items_of,
+)
 from tests.support.factories import a_definition, a_run, from_now, insert, row
 from wakeboard_dashboard.text.changes import describe_changes
 
@@ -23,11 +29,11 @@ def an_entry(connection: Connection, **columns: Any) -> int:
 
 
 def listed(client: FlaskClient, query: str = "") -> list[int]:
-    return [each["id"] for each in client.get(f"/audit.json{query}").get_json()["items"]]
+    return [each["id"] for each in items_of(client, f"/audit.json{query}")]
 
 
 def test_an_empty_log_says_what_it_keeps(client: FlaskClient) -> None:
-    assert "No actions yet" in client.get("/audit").get_data(as_text=True)
+    assert "No actions yet" in client.get("/audit").text
 
 
 def test_what_an_operator_does_is_told_in_words(client: FlaskClient, connection: Connection) -> None:
@@ -36,7 +42,7 @@ def test_what_an_operator_does_is_told_in_words(client: FlaskClient, connection:
     client.post(f"/runs/{run}/retry", data={"reason": "CRM is back"}, headers=JSON)
     client.post("/schedules/nightly/pause", headers=JSON)
     client.post(f"/runs/{a_run(connection, 'succeeded')}/cancel", headers=JSON)
-    page = client.get("/audit").get_data(as_text=True)
+    page = client.get("/audit").text
     assert "status dead → queued" in page and "CRM is back" in page and f'href="/runs/{run}"' in page
     assert "enabled yes → no" in page and 'href="/schedules/nightly"' in page
     assert "stays: status succeeded" in page and "forbidden" in page
@@ -68,7 +74,7 @@ def test_what_is_no_verb_of_a_page_has_a_word_too(client: FlaskClient, connectio
         connection, action="schedule.edit", after={"priority": 2}, target_type="schedule", target_id="new"
     )
     an_entry(connection, action="alert.silence", target_type="alert", target_id="3")
-    page = client.get("/audit").get_data(as_text=True)
+    page = client.get("/audit").text
     assert ">Login link</td>" in page and ">Add</td>" in page and 'href="/alerts#rule-3"' in page
 
 
@@ -109,7 +115,7 @@ def test_a_time_is_found_among_many_rows(client: FlaskClient, connection: Connec
 )
 def test_a_wrong_filter_is_refused_in_a_sentence(client: FlaskClient, query: str, says: str) -> None:
     answer = client.get(f"/audit.json?{query}")
-    assert answer.status_code == 400 and says in answer.get_data(as_text=True)
+    assert answer.status_code == 400 and says in answer.text
 
 
 def test_pages_follow_each_other(client: FlaskClient, connection: Connection) -> None:
@@ -123,11 +129,11 @@ def test_news_are_counted_and_move_nothing(client: FlaskClient, connection: Conn
     an_entry(connection)
     an_entry(connection, actor="ben")
     assert_fragments_match(client, "/audit?who=ben")
-    (address,) = fragments_of(client.get("/audit?who=ben").get_data(as_text=True))
+    (address,) = fragments_of(client.get("/audit?who=ben").text)
     an_entry(connection)
-    assert client.get(address).get_data(as_text=True).strip() == ""
+    assert client.get(address).text.strip() == ""
     an_entry(connection, actor="ben")
-    news = client.get(address).get_data(as_text=True)
+    news = client.get(address).text
     assert "1 new – show" in news and 'href="/audit?who=ben"' in news
     assert client.get("/_fragments/audit/news?after=x").status_code == 400
 
@@ -148,13 +154,13 @@ def test_secrets_of_a_changed_payload_are_hidden(client: FlaskClient, connection
         connection, before={"payload": {"password": "old-one"}}, after={"payload": {"password": "new-one"}}
     )
     for path in ("/audit", "/audit.json", "/audit.csv"):
-        body = client.get(path).get_data(as_text=True)
+        body = client.get(path).text
         assert "old-one" not in body and "new-one" not in body, path
 
 
 def test_the_csv_has_a_line_per_row(client: FlaskClient, connection: Connection) -> None:
     entry = an_entry(connection, reason="=1+1")
-    head, line = client.get("/audit.csv").get_data(as_text=True).splitlines()
+    head, line = client.get("/audit.csv").text.splitlines()
     assert head.startswith("id,at,actor,") and line.startswith(f"{entry},") and "'=1+1" in line
 
 

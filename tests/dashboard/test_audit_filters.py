@@ -31,7 +31,7 @@ def test_controls_offer_what_there_is(client: FlaskClient, connection: Connectio
     an_entry(connection, actor="ben", action="type.pause", target_type="type", target_id="mail:out")
     an_entry(connection, actor="carla", target_type="run", target_id="7", source="cli")
     insert(connection, "users", {"name": "dora", "role": "viewer", "password_hash": "x"})
-    page = client.get("/audit?who=gone").get_data(as_text=True)
+    page = client.get("/audit?who=gone").text
     assert options(page, "who") == ["", "ben", "carla", "dora", "gone"]
     assert options(page, "what") == ["", "run.retry", "type.pause"]
     assert options(page, "kind") == ["", "run", "type"]
@@ -41,7 +41,7 @@ def test_controls_offer_what_there_is(client: FlaskClient, connection: Connectio
 
 def test_names_typed_at_the_door_are_no_choice(client: FlaskClient, connection: Connection) -> None:
     an_entry(connection, actor="<admin>", action="login.password", result="denied")
-    assert "<admin>" not in options(client.get("/audit").get_data(as_text=True), "who")
+    assert "<admin>" not in options(client.get("/audit").text, "who")
     assert len(listed(client, "?who=<admin>")) == 1
 
 
@@ -62,7 +62,7 @@ def test_what_was_refused_is_found_and_shown_as_such(
     assert as_role("viewer").post(f"/runs/{run}/retry", headers=JSON).status_code == 403
     client.post(f"/runs/{run}/retry", headers=JSON)
     client.post(f"/runs/{a_run(connection, 'succeeded')}/cancel", headers=JSON)
-    page = client.get("/audit?result=forbidden,locked,denied,refused,missing,invalid").get_data(as_text=True)
+    page = client.get("/audit?result=forbidden,locked,denied,refused,missing,invalid").text
     assert page.count('<tr id="audit-') == 2
     assert 'class="badge failed"' in page and ">denied</span>" in page and ">forbidden</span>" in page
     assert "their role does not allow it" in page and "selected>refused, in any way<" in page
@@ -93,7 +93,7 @@ def test_a_search_that_stops_early_says_so_and_goes_on(
         found += [each["id"] for each in body["items"]]
         cursor, pages = f"&cursor={body['next']}" if body["next"] else "", pages + 1
     assert found == wanted[::-1] and pages > 2
-    first = client.get(f"/audit?{query}&limit=2").get_data(as_text=True)
+    first = client.get(f"/audit?{query}&limit=2").text
     assert "rows were searched from here on" in first and 'rel="next"' in first
 
 
@@ -103,7 +103,7 @@ def test_two_times_are_chosen_in_the_readers_zone(client: FlaskClient, connectio
     client.set_cookie("wakeboard_zone", "Europe/Paris")
     query = "?since=2026-11-20T08:00&until=2026-11-20T09:00"
     assert listed(client, query) == [inside]
-    page = client.get(f"/audit{query}").get_data(as_text=True)
+    page = client.get(f"/audit{query}").text
     assert 'name="since" value="2026-11-20T08:00"' in page and "Europe/Paris" in page
 
 
@@ -128,7 +128,7 @@ def test_the_form_becomes_the_address_that_means_it(client: FlaskClient, asked: 
 def test_times_the_wrong_way_round_come_back_in_the_form(client: FlaskClient) -> None:
     query = "who=anna&since=2026-11-20T09:00&until=2026-11-20T08:00"
     answer = client.get(f"/audit?{query}")
-    page = answer.get_data(as_text=True)
+    page = answer.text
     assert answer.status_code == 400 and "is not before “until”" in page
     assert '<input type="hidden" name="who" value="anna">' in page
     for name, typed in (("since", "09:00"), ("until", "08:00")):
@@ -156,8 +156,8 @@ def test_things_lead_to_their_rows(client: FlaskClient, connection: Connection) 
         ("/errors/smtp_down", "error:smtp_down"),
         ("/runs?status=dead", "view:Dead & gone"),
     ):
-        links = re.findall(r'href="(/audit\?target=[^"]+)"', client.get(path).get_data(as_text=True))
-        told = [client.get(unescape(link)).get_data(as_text=True) for link in links]
+        links = re.findall(r'href="(/audit\?target=[^"]+)"', client.get(path).text)
+        told = [client.get(unescape(link)).text for link in links]
         assert any(target in unescape(page) for page in told), (path, links)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
+from tests.dashboard.conftest import items_of
 from tests.support.factories import a_type
 
 TYPES = ("mail", "report")
@@ -20,7 +21,7 @@ def ends(connection: Connection, job_type: str, ago: str, table: str = "statisti
 
 
 def succeeded(client: FlaskClient) -> dict[str, int]:
-    return {item["name"]: item["succeeded_24h"] for item in client.get("/types.json").get_json()["items"]}
+    return {item["name"]: item["succeeded_24h"] for item in items_of(client, "/types.json")}
 
 
 def test_what_ends_is_told_at_once_whether_it_is_merged_or_not(

@@ -59,7 +59,7 @@ def test_a_locked_run_is_named_counted_and_stops_no_other(
             f"Run {chosen[0]} was locked by another transaction: try again."
         )
         alone = client.post("/runs/bulk/retry", data={"run": chosen[0]}, headers=HTMX)
-        assert (alone.status_code, "try again" in alone.get_data(as_text=True)) == (409, True)
+        assert (alone.status_code, "try again" in alone.text) == (409, True)
     assert [status(connection, run) for run in chosen] == ["dead", "queued", "queued"]
 
 
@@ -106,7 +106,7 @@ def test_a_form_goes_back_to_the_list_it_came_from(client: FlaskClient, connecti
     headers = {"Referer": "http://localhost/runs?status=dead"}
     answer = client.post("/runs/bulk/retry", data={"run": run}, headers=headers)
     assert (answer.status_code, answer.location) == (303, "/runs?status=dead")
-    assert "1 run due now." in client.get(answer.location).get_data(as_text=True)
+    assert "1 run due now." in client.get(answer.location).text
 
 
 def test_more_than_a_hundred_chosen_runs_have_to_be_typed(
@@ -119,7 +119,7 @@ def test_more_than_a_hundred_chosen_runs_have_to_be_typed(
     assert client.post("/runs/bulk/retry", data=asked | {"per_minute": "6"}).status_code == 400
     # The button of the list leads to the page that asks; what was typed before comes along.
     leads = client.post("/runs/bulk/retry", data=asked, headers=HTMX).headers["HX-Redirect"]
-    page = client.get(leads).get_data(as_text=True)
+    page = client.get(leads).text
     assert "Type 101 to confirm" in page and 'value="CRM is back"' in page
     assert {status(connection, run) for run in chosen} == {"dead"}
     answer = client.post("/runs/bulk/retry", data=asked | {"confirm": "101"}, headers=JSON)
@@ -146,7 +146,7 @@ def test_without_a_script_a_selection_is_confirmed_on_a_page(
     client: FlaskClient, connection: Connection
 ) -> None:
     runs = [a_run(connection), a_run(connection)]
-    page = client.get("/runs/bulk/cancel", query_string={"run": runs}).get_data(as_text=True)
+    page = client.get("/runs/bulk/cancel", query_string={"run": runs}).text
     assert "Cancel 2 runs?" in page
     for run in runs:
         assert f'name="run" value="{run}"' in page
@@ -210,7 +210,7 @@ def test_who_is_told_to_try_again_keeps_the_boxes(
         other.execute("SELECT FROM wakeboard.job_runs WHERE id = %s FOR UPDATE", (chosen[0],))
         for some in (chosen, chosen[:1]):
             answer = client.post("/runs/bulk/retry", data={"run": some}, headers=HTMX)
-            assert "try again" in answer.get_data(as_text=True)
+            assert "try again" in answer.text
             assert answer.headers["HX-Trigger"] == "live:now"
     answer = client.post("/runs/bulk/retry", data={"run": chosen}, headers=HTMX)
     assert answer.headers["HX-Trigger"] == "selection:clear, live:now"

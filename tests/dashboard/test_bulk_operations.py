@@ -13,7 +13,7 @@ from flask.testing import FlaskClient
 from werkzeug.test import TestResponse
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text
+from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, items_of, words_of
 from tests.support.factories import a_run, a_type, a_worker, rows, status
 from tests.support.workers.bulk_operations import begin, finish, operation, step
 
@@ -22,16 +22,12 @@ HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 
 
 def words(client: FlaskClient, path: str) -> str:
-    """The text of a page's middle as a reader sees it."""
-    answer = client.get(path)
-    assert answer.status_code == 200, answer.get_data(as_text=True)[-3000:]
-    middle = answer.get_data(as_text=True).split("<main")[1].split("</main>")[0]
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", middle)).split()).replace("\u202f", " ")
+    return words_of(client, path).replace("\u202f", " ")
 
 
 def form_of(client: FlaskClient, path: str) -> dict[str, str]:
     """Return what the form of a preview would send, as a browser without a script fills it in."""
-    html = client.get(path).get_data(as_text=True)
+    html = client.get(path).text
     form = html.split('<form class="card form"')[1].split("</form>")[0]
     found = {}
     for tag in re.findall(r"<input [^>]*>", form):
@@ -58,13 +54,13 @@ def test_a_filtered_list_offers_what_can_be_done_with_all_that_match(
     client: FlaskClient, as_role: AsRole, connection: Connection
 ) -> None:
     many(connection, 60)
-    page = client.get("/runs?status=dead").get_data(as_text=True)
+    page = client.get("/runs?status=dead").text
     assert 'href="/runs/bulk/retry?status=dead"' in page and "Retry all 60…" in page
     assert 'href="/runs/bulk/cancel?status=dead"' in page and "Cancel all 60…" in page
-    page = client.get("/runs?status=succeeded").get_data(as_text=True)
+    page = client.get("/runs?status=succeeded").text
     assert "/runs/bulk/cancel?" not in page, "what succeeded stays so"
-    assert "/runs/bulk/retry?" not in client.get("/runs").get_data(as_text=True), "all runs there are"
-    assert "/runs/bulk/retry?" not in as_role("viewer").get("/runs?status=dead").get_data(as_text=True)
+    assert "/runs/bulk/retry?" not in client.get("/runs").text, "all runs there are"
+    assert "/runs/bulk/retry?" not in as_role("viewer").get("/runs?status=dead").text
 
 
 @pytest.mark.parametrize(
@@ -86,7 +82,7 @@ def test_it_offers_only_what_the_states_that_are_asked_for_allow(
 ) -> None:
     for state in ("queued", "queued", "running", "succeeded", "dead"):
         a_run(connection, state)
-    page = client.get(f"/runs?{query}").get_data(as_text=True)
+    page = client.get(f"/runs?{query}").text
     assert re.findall(r'id="all-(\w+)"', page) == offered
 
 
@@ -94,7 +90,7 @@ def test_what_is_queued_may_be_retried_where_some_of_it_waits_for_later(
     client: FlaskClient, connection: Connection
 ) -> None:
     due, _ = a_run(connection, "queued"), a_run(connection, "queued", run_at="1 hour")
-    assert 'id="all-retry"' in client.get("/runs?status=queued").get_data(as_text=True)
+    assert 'id="all-retry"' in client.get("/runs?status=queued").text
     assert "Retry 1 run?" in (shown := words(client, "/runs/bulk/retry?status=queued"))
     assert f"What is left as it is: 1 run Why Runs For example Action due already 1 {due}" in shown
     connection.execute("UPDATE wakeboard.job_runs SET run_at = now()")
@@ -138,7 +134,7 @@ def test_the_preview_has_a_twin_with_the_same_numbers(client: FlaskClient, conne
 
 def test_a_preview_of_nothing_offers_nothing(client: FlaskClient, connection: Connection) -> None:
     a_run(connection, "succeeded")
-    page = client.get("/runs/bulk/retry?status=succeeded").get_data(as_text=True)
+    page = client.get("/runs/bulk/retry?status=succeeded").text
     assert "<h1>Nothing to retry</h1>" in page and "None of them would be retried now." in page
     assert '<form class="card form"' not in page
 
@@ -185,7 +181,7 @@ def test_the_form_alone_begins_an_operation_bound_to_what_was_shown(
 def test_a_large_number_has_to_be_typed(client: FlaskClient, connection: Connection) -> None:
     many(connection, 101)
     path = "/runs/bulk/retry?status=dead"
-    page = client.get(path).get_data(as_text=True)
+    page = client.get(path).text
     assert "Type 101 to confirm" in page
     form = form_of(client, path)
     assert (form["canary"], form["stop_above_percent"], form["confirm"]) == ("1", "50", "")
@@ -322,11 +318,11 @@ def test_the_twins_have_the_columns_and_the_same_numbers(client: FlaskClient, co
     body = client.get(f"/operations/{number}.json").get_json()
     assert (body["status"], body["done"], body["total"], body["filter"]) == ("finished", 2, 2, "status:dead")
     assert [item["result"] for item in body["items"]] == ["moved", "moved"]
-    (item,) = client.get("/operations.json?status=finished&verb=retry").get_json()["items"]
+    (item,) = items_of(client, "/operations.json?status=finished&verb=retry")
     assert item["id"] == number and item["skips"] == {}
-    assert client.get("/operations.csv").get_data(as_text=True).count("\n") == 2
-    assert client.get(f"/operations/{number}.csv").get_data(as_text=True).startswith("run_id,result,why")
-    assert client.get(f"/operations/{number}.json?result=skipped").get_json()["items"] == []
+    assert client.get("/operations.csv").text.count("\n") == 2
+    assert client.get(f"/operations/{number}.csv").text.startswith("run_id,result,why")
+    assert items_of(client, f"/operations/{number}.json?result=skipped") == []
 
 
 @pytest.mark.parametrize("path", ["/operations?status=odd", "/operations?x=1", "/operations/1?result=odd"])
@@ -365,7 +361,7 @@ def test_pause_resume_and_abort_have_three_answers_and_a_confirm_page(
     assert [(each["action"], each["result"]) for each in audited][:2] == [
         ("operation.start", "done"), ("operation.pause", "done"),
     ]  # fmt: skip
-    assert f'href="/operations/{number}"' in client.get("/audit").get_data(as_text=True)
+    assert f'href="/operations/{number}"' in client.get("/audit").text
 
 
 def test_a_viewer_reads_and_does_not_act(as_role: AsRole, connection: Connection) -> None:
@@ -374,7 +370,7 @@ def test_a_viewer_reads_and_does_not_act(as_role: AsRole, connection: Connection
     viewer = as_role("viewer")
     for path in (f"/operations/{number}", f"/operations/{number}.json", "/operations", "/operations.json"):
         shown = viewer.get(path)
-        assert shown.status_code == 200 and "hunter2" not in shown.get_data(as_text=True), path
+        assert shown.status_code == 200 and "hunter2" not in shown.text, path
     assert "hidden from viewers" in words(viewer, f"/operations/{number}")
     for name in ("pause", "resume", "abort"):
         assert verb(viewer, number, name).status_code == 403

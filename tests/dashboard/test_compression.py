@@ -35,7 +35,7 @@ def test_a_compressed_answer_is_the_plain_one(
     small, large = client.get(address, headers=PACKED), client.get(address)
     assert "Content-Encoding" not in large.headers
     assert small.status_code == large.status_code
-    assert without_times(plain(small)) == without_times(large.get_data(as_text=True))
+    assert without_times(plain(small)) == without_times(large.text)
     assert len(small.get_data()) < len(large.get_data())
     assert "Accept-Encoding" in small.headers["Vary"]
 
@@ -65,14 +65,14 @@ def test_a_browser_that_does_not_say_who_asks_gets_it_plain_and_a_program_small(
 def test_static_files_are_compressed_and_kept_for_ever_under_the_name_of_their_content(
     client: FlaskClient,
 ) -> None:
-    page = client.get("/").get_data(as_text=True)
+    page = client.get("/").text
     files = set(re.findall(r'(?:href|src)="(/static/[^"#]+)', page))
     assert len(files) >= 4
     for file in files:
         answer = client.get(file, headers=PACKED)
         assert answer.headers["Cache-Control"] == "public, max-age=31536000, immutable", file
         assert answer.headers["Vary"] == "Accept-Encoding"
-        assert plain(answer) == client.get(file).get_data(as_text=True)
+        assert plain(answer) == client.get(file).text
         again = client.get(file, headers=PACKED | {"If-None-Match": answer.headers["ETag"]})
         assert again.status_code == 304
 

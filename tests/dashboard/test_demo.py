@@ -31,26 +31,26 @@ def a_mail(connection: Connection, subject: str = "Invoice 7", message_id: str |
 def test_without_a_shop_there_is_no_page_and_no_link(client: FlaskClient) -> None:
     for path in ("/demo", "/demo.json", "/_fragments/demo/mails"):
         answer = client.get(path)
-        assert answer.status_code == 404 and "wakeboard up --demo" in answer.get_data(as_text=True), path
+        assert answer.status_code == 404 and "wakeboard up --demo" in answer.text, path
     assert client.post("/demo/order", headers=JSON).status_code == 404
-    assert 'href="/demo"' not in client.get("/").get_data(as_text=True)
+    assert 'href="/demo"' not in client.get("/").text
 
 
 @pytest.mark.usefixtures("opened")
 def test_with_a_shop_every_page_links_to_it(client: FlaskClient) -> None:
-    assert 'href="/demo"' in client.get("/").get_data(as_text=True)
-    page = client.get("/demo").get_data(as_text=True)
+    assert 'href="/demo"' in client.get("/").text
+    page = client.get("/demo").text
     assert "No orders yet" in page and "No mail has arrived" in page
 
 
 @pytest.mark.usefixtures("opened")
 def test_an_order_is_placed_with_the_run_that_charges_it(client: FlaskClient, connection: Connection) -> None:
-    assert "A run charges the card" in client.get("/demo/order").get_data(as_text=True)
+    assert "A run charges the card" in client.get("/demo/order").text
     answer = client.post("/demo/order", data={"reason": "a try"}, headers=JSON)
     assert answer.status_code == 200 and "was placed" in answer.get_json()["message"]
     (order,) = client.get("/demo.json").get_json()["orders"]
     assert order["status"] == "NEW" and order["run_id"] in [run["id"] for run in rows(connection, "job_runs")]
-    assert f'href="/runs/{order["run_id"]}"' in client.get("/demo").get_data(as_text=True)
+    assert f'href="/runs/{order["run_id"]}"' in client.get("/demo").text
     (entry,) = rows(connection, "audit_log", "action = 'run.enqueue'")
     assert (entry["actor"], entry["reason"], entry["result"]) == ("admin", "a try", "done")
 
@@ -67,9 +67,9 @@ def test_every_button_enqueues(client: FlaskClient, connection: Connection, butt
 def test_a_mail_that_came_twice_is_told(client: FlaskClient, connection: Connection) -> None:
     a_mail(connection)
     a_mail(connection, message_id="<8@shop>")
-    assert "none came twice" in client.get("/demo").get_data(as_text=True)
+    assert "none came twice" in client.get("/demo").text
     a_mail(connection)
-    assert "1 mail of the newest 3 came more than once" in client.get("/demo").get_data(as_text=True)
+    assert "1 mail of the newest 3 came more than once" in client.get("/demo").text
 
 
 @pytest.mark.usefixtures("opened")
@@ -83,7 +83,7 @@ def test_mails_are_shown_as_text_and_live(client: FlaskClient, connection: Conne
 @pytest.mark.usefixtures("opened")
 def test_a_viewer_only_looks(as_role: AsRole, connection: Connection) -> None:
     viewer = as_role("viewer")
-    assert "Needs the role operator" in viewer.get("/demo").get_data(as_text=True)
+    assert "Needs the role operator" in viewer.get("/demo").text
     assert viewer.get("/demo/order").status_code == 403
     assert viewer.post("/demo/order").status_code == 403
     assert rows(connection, "job_runs") == []

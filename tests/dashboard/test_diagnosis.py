@@ -6,12 +6,12 @@ import json
 import re
 from collections.abc import Callable
 from datetime import UTC, datetime
-from html import unescape
 
 import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
+from tests.dashboard.conftest import words_of
 from tests.support.factories import a_run, a_type, a_worker, from_now, insert
 from wakeboard import cli
 from wakeboard.reporting.diagnosis.wait_reasons import COUNT_CAP, WAITING_RUN, WaitingRun, wait_reasons
@@ -36,7 +36,7 @@ def told(
         terminal = json.loads(capsys.readouterr().out)["waits"]
         sentences: list[str] = client.get(f"/runs/{run_id}.json").get_json()["waits_for"]["reasons"]
         assert " ".join(sentences) == terminal
-        page = words(client, f"/runs/{run_id}")
+        page = words_of(client, f"/runs/{run_id}")
         for sentence in sentences:
             for part in re.split(TIME, sentence):
                 assert without_spaces(part) in without_spaces(page)
@@ -47,12 +47,6 @@ def told(
 
 def without_spaces(text: str) -> str:
     return "".join(text.split())
-
-
-def words(client: FlaskClient, path: str) -> str:
-    html = client.get(path).get_data(as_text=True)
-    middle = html.split("<main")[1].split("</main>")[0]
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", middle)).split())
 
 
 def ended(connection: Connection, runs: int, job_type: str = "mail", minutes_ago: int = 1) -> None:
@@ -72,7 +66,7 @@ def test_a_run_that_is_not_due_says_when_it_is(
     run = a_run(connection, run_at="3 minutes")
     (sentence,) = told(run)
     assert re.fullmatch(rf"Waits for its time: due {TIME}\.", sentence)
-    assert 'data-relative="relative"' in client.get(f"/runs/{run}").get_data(as_text=True)
+    assert 'data-relative="relative"' in client.get(f"/runs/{run}").text
 
 
 def test_a_backoff_says_after_which_attempt_why_and_when_next(connection: Connection, told: Told) -> None:
@@ -104,10 +98,10 @@ def test_a_start_that_the_database_refuses_is_told_with_its_sentence(
     for run_id in (queued, a_run(connection, "failed", **said)):
         (sentence,) = told(run_id)
         assert re.fullmatch(f"Refused by the database: .* tried again at {TIME}.", sentence)
-        page = words(client, f"/runs/{run_id}")
+        page = words_of(client, f"/runs/{run_id}")
         assert "a report names its customer" in page
         assert "hunter22" not in page
-    assert "claim_refused" in words(client, "/runs?status=queued")
+    assert "claim_refused" in words_of(client, "/runs?status=queued")
 
 
 def test_a_paused_type_names_who_when_and_why(connection: Connection, told: Told) -> None:
@@ -132,7 +126,7 @@ def test_a_full_limit_says_how_many_of_how_many_and_leads_to_them(
     for _ in range(4):
         a_run(connection, "running")
     assert told(run)[0].startswith("The limit is reached: 4 of 4 allowed runs of this type are running.")
-    page = client.get(f"/runs/{run}").get_data(as_text=True)
+    page = client.get(f"/runs/{run}").text
     assert '<a href="/runs?status=running&amp;type=mail">4 of 4</a>' in page
 
 
@@ -279,7 +273,7 @@ def test_hostile_reasons_stay_text(connection: Connection, client: FlaskClient, 
     a_worker(connection)
     a_type(connection, "mail", paused_at=from_now("0 s"), paused_by="<b>{who}", paused_reason="{x}\x1b[31m")
     run = a_run(connection)
-    page = client.get(f"/runs/{run}").get_data(as_text=True)
+    page = client.get(f"/runs/{run}").text
     assert "<b>{who}" not in page and "&lt;b&gt;{who}" in page and "\x1b" not in page
 
 

@@ -14,11 +14,11 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import assert_fragments_match, one_line
+from tests.dashboard.conftest import assert_fragments_match, items_of, one_line, page_of
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_definition, a_group, a_run, a_worker, age, an_attempt, from_now, rows
 from wakeboard.core.errors.error_groups import format_fingerprint, group_of
-from wakeboard_dashboard.queries import groups
+from wakeboard_dashboard.queries import error_groups
 from wakeboard_dashboard.views import error_group
 from wakeboard_dashboard.views.error_group import starts
 
@@ -44,16 +44,7 @@ def failures(
 
 
 def listed(client: FlaskClient, query: str = "") -> list[dict[str, Any]]:
-    answer = client.get(f"/errors.json?{query}")
-    assert answer.status_code == 200, answer.get_json()
-    items: list[dict[str, Any]] = answer.get_json()["items"]
-    return items
-
-
-def html(client: FlaskClient, path: str) -> str:
-    answer = client.get(path)
-    assert answer.status_code == 200, answer.get_data(as_text=True)
-    return answer.get_data(as_text=True)
+    return items_of(client, f"/errors.json?{query}")
 
 
 # ---- the list ---------------------------------------------------------------------------------------
@@ -72,7 +63,7 @@ def test_failures_of_one_code_and_type_with_other_words_stand_apart(
     }  # fmt: skip
     assert found[format_fingerprint(full)]["template"] == "mailbox <value> is full"
     assert (found[None]["state"], found[None]["error_group"]) == (None, None)
-    page = html(client, "/errors")
+    page = page_of(client, "/errors")
     assert f'href="/errors/{format_fingerprint(down)}"' in page and 'href="/errors/smtp_down"' in page
     assert "mailbox &lt;value&gt; is full" in page
 
@@ -131,10 +122,10 @@ def test_a_group_is_new_back_ongoing_or_quiet(
     (item,) = listed(client)
     assert item["state"] == state
     assert [item["fingerprint"] for item in listed(client, f"state={state}")] == [format_fingerprint(number)]
-    others = ",".join(each for each in groups.STATES if each != state)
+    others = ",".join(each for each in error_groups.STATES if each != state)
     assert listed(client, f"state={others}") == []
     for path in ("/errors", f"/errors/{format_fingerprint(number)}"):
-        assert f"</svg>{word}</span>" in html(client, path)
+        assert f"</svg>{word}</span>" in page_of(client, path)
     assert client.get(f"/errors/{format_fingerprint(number)}.json").get_json()["state"] == state
 
 
@@ -149,11 +140,11 @@ def test_muted_groups_are_shown_apart_with_who_until_when_and_why(
     assert [(item["error_group"], item["muted"], item["count"]) for item in listed(client)] == [
         (heard, False, 1), (loud, True, 3), (silent, True, 0),
     ]  # fmt: skip
-    before, _, after = html(client, "/errors").partition('<h2 id="muted">')
+    before, _, after = page_of(client, "/errors").partition('<h2 id="muted">')
     assert format_fingerprint(heard) in before and format_fingerprint(loud) not in before
     assert format_fingerprint(loud) in after and "anna" in after and "provider is down" in after
     assert [item["error_group"] for item in listed(client, "type=report")] == [silent]
-    assert f"{format_fingerprint(loud)}/unmute" in html(client, "/errors")
+    assert f"{format_fingerprint(loud)}/unmute" in page_of(client, "/errors")
 
 
 def test_the_same_failure_of_other_types_is_told(client: FlaskClient, connection: Connection) -> None:
@@ -164,7 +155,7 @@ def test_the_same_failure_of_other_types_is_told(client: FlaskClient, connection
     assert {item["job_type"]: item["also_in"] for item in listed(client)} == {
         "mail": ["report"], "report": ["mail"],
     }  # fmt: skip
-    assert "also in 1 type" in html(client, "/errors")
+    assert "also in 1 type" in page_of(client, "/errors")
     body = client.get(f"/errors/{format_fingerprint(mail)}.json").get_json()
     assert body["also_in"] == [{"job_type": "report", "fingerprint": format_fingerprint(report)}]
 
@@ -176,10 +167,10 @@ def test_the_runs_of_a_group_are_found_by_their_own_filter(
     dead = a_run(connection, "dead", error_group=number)
     went_on = a_run(connection, "succeeded", error_group=number)
     a_run(connection, "dead")
-    assert f"/runs?status=dead&amp;group={format_fingerprint(number)}" in html(client, "/errors")
+    assert f"/runs?status=dead&amp;group={format_fingerprint(number)}" in page_of(client, "/errors")
 
     def found(query: str) -> list[int]:
-        return [item["id"] for item in client.get(f"/runs.json?{query}").get_json()["items"]]
+        return [item["id"] for item in items_of(client, f"/runs.json?{query}")]
 
     assert found(f"group={format_fingerprint(number)}") == [went_on, dead]
     assert found(f"group={format_fingerprint(number)}&status=dead,failed") == [dead]
@@ -216,7 +207,7 @@ def busy(connection: Connection) -> int:
 
 
 def test_a_group_tells_what_it_is_and_where_it_was_met(client: FlaskClient, busy: int) -> None:
-    page = html(client, f"/errors/{format_fingerprint(busy)}")
+    page = page_of(client, f"/errors/{format_fingerprint(busy)}")
     for words in (
         "order &lt;n&gt; is gone", "<code>crm.py in send</code>", "ongoing", "after 10 d",
         "1 dead", "1 failed", "1 succeeded", "shop-1", "4 in the window",
@@ -238,21 +229,21 @@ def test_by_worker_the_newest_failures_are_counted_and_the_page_says_so(
     client: FlaskClient, busy: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, says = f"/errors/{format_fingerprint(busy)}", "Of the newest 3 failures of the window."
-    assert says not in html(client, path)
+    assert says not in page_of(client, path)
     assert not client.get(f"{path}.json").get_json()["workers_capped"]
-    monkeypatch.setattr(groups, "WORKERS_CAP", 3)
+    monkeypatch.setattr(error_groups, "WORKERS_CAP", 3)
     body = client.get(f"{path}.json").get_json()
     assert [(row["name"], row["failures"]) for row in body["workers"]] == [("shop-1", 2), (None, 1)]
-    assert says in html(client, path)
+    assert says in page_of(client, path)
     assert body["workers_capped"]
 
 
 def test_where_more_workers_failed_than_are_shown_the_page_says_both(
     client: FlaskClient, busy: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(groups, "MOST_WORKERS", 1)
-    monkeypatch.setattr(groups, "WORKERS_CAP", 4)
-    page = html(client, f"/errors/{format_fingerprint(busy)}")
+    monkeypatch.setattr(error_groups, "MOST_WORKERS", 1)
+    monkeypatch.setattr(error_groups, "WORKERS_CAP", 4)
+    page = page_of(client, f"/errors/{format_fingerprint(busy)}")
     assert "Shown are 1 of 2 workers, those with the most." in page
     assert "Of the newest 4 failures of the window." in page
 
@@ -262,7 +253,7 @@ def test_a_group_with_as_many_runs_as_are_counted_says_so_in_json(
 ) -> None:
     address = f"/errors/{format_fingerprint(busy)}.json"
     assert not client.get(address).get_json()["runs_capped"]
-    monkeypatch.setattr(groups, "RUNS_CAP", 1)
+    monkeypatch.setattr(error_groups, "RUNS_CAP", 1)
     assert client.get(address).get_json()["runs_capped"]
 
 
@@ -272,10 +263,10 @@ def test_where_counting_stopped_a_number_says_so() -> None:
 
 
 def test_the_lines_of_ones_own_code_are_marked_in_the_trace(client: FlaskClient, busy: int) -> None:
-    page = html(client, f"/errors/{format_fingerprint(busy)}")
+    page = page_of(client, f"/errors/{format_fingerprint(busy)}")
     assert "<mark>  File &#34;/srv/shop/crm.py&#34;, line 88, in send</mark>" in page
     assert "<mark>    dial()</mark>" in page and "<mark>    raise err" not in page
-    assert "<mark>" in html(client, "/errors/smtp_down")
+    assert "<mark>" in page_of(client, "/errors/smtp_down")
 
 
 def test_the_trend_is_by_hour_or_by_day_and_its_numbers_are_in_a_table(
@@ -287,7 +278,7 @@ def test_the_trend_is_by_hour_or_by_day_and_its_numbers_are_in_a_table(
     body = client.get(f"{path}.json?by=hour").get_json()
     assert len(body["trend"]) in (168, 169) and body["count"] == 4
     assert client.get(f"{path}.json?since=30d").get_json()["count"] == 13
-    page = html(client, path)
+    page = page_of(client, path)
     assert page.count('<tr id="step-') == 8
     assert client.get(f"{path}?since=30d&by=hour").status_code == 400
 
@@ -321,7 +312,7 @@ def test_no_failure_is_lost_where_the_clocks_are_put_back_oddly(
     an_attempt(connection, 1, error_group=number, outcome="failed", error_code="x", finished_at=moment)
     begun = starts(since, until, step, ZoneInfo(zone))
     with app.extensions["wakeboard_database"].pages.connect() as looking:
-        found = groups.trend(looking, number, since, until, begun)
+        found = error_groups.count_steps(looking, number, since, until, begun)
     at = found.index(1)
     assert sum(found) == 1 and begun[at] <= moment < begun[at + 1]
 
@@ -337,9 +328,9 @@ def test_the_runs_of_a_group_come_in_pages_and_by_state(client: FlaskClient, con
         body = client.get(f"{path}.json?status=dead&limit=2&cursor={body['next']}").get_json()
         seen += [item["id"] for item in body["items"]]
     assert seen == made[::-1]
-    head, *lines = client.get(f"{path}.csv?status=dead").get_data(as_text=True).splitlines()
+    head, *lines = client.get(f"{path}.csv?status=dead").text.splitlines()
     assert head.startswith("id,status,job_type") and len(lines) == 5
-    assert 'rel="next"' in html(client, f"{path}?limit=2")
+    assert 'rel="next"' in page_of(client, f"{path}?limit=2")
 
 
 def test_a_group_that_is_gone_is_not_found_and_no_code_is_taken_for_one(
@@ -348,7 +339,7 @@ def test_a_group_that_is_gone_is_not_found_and_no_code_is_taken_for_one(
     for path in ("/errors/0123456789abc", "/errors/0123456789abc.json", "/errors/0123456789abc/mute"):
         answer = client.get(path)
         assert answer.status_code == 404 and "There is no error group 0123456789abc" in answer.text
-    assert "No failure with this code" in html(client, "/errors/0123456789ab")
+    assert "No failure with this code" in page_of(client, "/errors/0123456789ab")
     assert client.get(f"/errors/{format_fingerprint(a_group(connection))}?colour=red").status_code == 400
 
 
@@ -377,7 +368,7 @@ def test_hostile_text_stays_text(client: FlaskClient, connection: Connection) ->
     )  # fmt: skip
     a_run(connection, "dead", error_group=group.id, error_code=HOSTILE, last_error=HOSTILE, job_type=HOSTILE)
     for path in ("/errors", f"/errors/{group.fingerprint}", f"/errors/{group.fingerprint}/mute"):
-        page = html(client, path)
+        page = page_of(client, path)
         assert "<img src=x" not in page and "\u202e" not in page and "&lt;img src=x" in page, path
 
 
@@ -394,7 +385,7 @@ def test_secrets_are_in_no_shape_of_a_group(client: FlaskClient, connection: Con
 def test_an_attempt_leads_to_its_group(client: FlaskClient, connection: Connection) -> None:
     number = a_group(connection)
     run = a_run(connection, "dead", error_group=number, attempts=1, failures=1)
-    page = html(client, f"/runs/{run}")
+    page = page_of(client, f"/runs/{run}")
     assert page.count(f'href="/errors/{format_fingerprint(number)}"') == 2
 
 
@@ -405,7 +396,7 @@ def test_a_night_knows_a_group_by_its_own_first_time(client: FlaskClient, connec
         failures(connection, number, ago="30 minutes")
     body = client.get("/night.json?since=24h").get_json()
     assert {item["error_group"]: item["is_new"] for item in body["failures"]} == {old: False, new: True}
-    assert f'href="/errors/{format_fingerprint(new)}?since=' in html(client, "/night?since=24h")
+    assert f'href="/errors/{format_fingerprint(new)}?since=' in page_of(client, "/night?since=24h")
 
 
 # ---- verbs ------------------------------------------------------------------------------------------
@@ -415,13 +406,13 @@ def test_a_mute_is_asked_for_then_done_and_undone_without_a_script(
     client: FlaskClient, connection: Connection
 ) -> None:
     path = f"/errors/{format_fingerprint(a_group(connection))}"
-    asked = html(client, f"{path}/mute")
+    asked = page_of(client, f"{path}/mute")
     assert '<select name="for">' in asked and "Alerts of failures and dead runs leave it out" in asked
     answer = client.post(f"{path}/mute", data={"for": "8h", "reason": "provider is down", "next": path})
     assert (answer.status_code, answer.headers["Location"]) == (303, path)
     (found,) = rows(connection, "error_groups")
     assert (found["muted_reason"], found["muted_until"] > found["muted_at"]) == ("provider is down", True)
-    page = html(client, path)
+    page = page_of(client, path)
     assert "provider is down" in page and "Mute again" in page and "Who did what" in page
     assert client.get(f"{path}.json").get_json()["audit"][0]["action"] == "error.mute"
     assert client.post(f"{path}/unmute", data={"next": path}).status_code == 303
@@ -468,7 +459,7 @@ def test_a_code_that_ends_like_a_verb_has_its_page(client: FlaskClient, connecti
     for code in ("nosuch/mute", "mute", "a/mute/b"):
         number = a_group(connection, code=code)
         failures(connection, number, error_code=code)
-        assert f'href="/errors/{format_fingerprint(number)}' in html(client, f"/errors/{code}")
+        assert f'href="/errors/{format_fingerprint(number)}' in page_of(client, f"/errors/{code}")
         assert client.get(f"/errors/{code}.json").get_json()["error_code"] == code
         assert client.put(f"/errors/{code}").status_code == 405
     assert client.post("/errors/nosuch").status_code == 405
@@ -490,7 +481,7 @@ def test_a_person_who_retries_a_group_is_led_to_its_preview_and_a_program_begins
         f"/errors/{format_fingerprint(number)}",
         f"/runs/bulk/retry?group={format_fingerprint(number)}&status=dead,failed",
     )
-    assert "1 dead and 0 waiting" in html(client, f"{path}/retry")
+    assert "1 dead and 0 waiting" in page_of(client, f"{path}/retry")
     answer = client.post(f"{path}/retry")
     assert (answer.status_code, answer.headers["Location"]) == (303, preview)
     assert rows(connection, "job_runs", "id = %s", run)[0]["status"] == "dead"
@@ -514,7 +505,7 @@ def test_what_the_runs_of_a_group_do_not_need_is_not_offered(
 ) -> None:
     number = a_group(connection)
     a_run(connection, status, error_group=number)
-    live = html(client, f"/_fragments/errors/{format_fingerprint(number)}/facts")
+    live = page_of(client, f"/_fragments/errors/{format_fingerprint(number)}/facts")
     for verb in ("retry", "cancel"):
         assert (f'href="/runs/bulk/{verb}?group={format_fingerprint(number)}' in live) is (verb in offered)
     for reason in ("No run of this group fails now", "No run of this group is dead"):
@@ -524,7 +515,7 @@ def test_what_the_runs_of_a_group_do_not_need_is_not_offered(
 def test_viewers_look_and_may_not_mute(as_role: AsRole, connection: Connection) -> None:
     path = f"/errors/{format_fingerprint(a_group(connection))}"
     viewer = as_role("viewer")
-    page = html(viewer, path)
+    page = page_of(viewer, path)
     assert f'href="{path}/mute"' not in page and "Needs the role operator" in page
     for verb in ("mute", "unmute", "retry"):
         assert viewer.get(f"{path}/{verb}").status_code == 403
@@ -554,13 +545,13 @@ def test_a_group_names_the_schedules_whose_runs_failed_so(
         return run
 
     fail(None, 2)
-    assert "<dt>Schedules</dt>" not in html(client, path)
+    assert "<dt>Schedules</dt>" not in page_of(client, path)
     assert client.get(f"{path}.json").get_json()["schedules"] == []
     fail(made["backup"], 1)
     swept = fail(made["sweep"], 3)
     fail(made["gone"], 2)
     connection.execute("DELETE FROM wakeboard.job_definitions WHERE name = 'gone'")
-    (said,) = re.findall(r"<dt>Schedules</dt> ?<dd>(.*?)</dd>", one_line(html(client, path)))
+    (said,) = re.findall(r"<dt>Schedules</dt> ?<dd>(.*?)</dd>", one_line(page_of(client, path)))
     assert unescape(re.sub("<[^>]+>", "", said)) == (
         f"sweep 3 runs, removed (was number {made['gone']}) 2 runs, backup 1 run, none 2 runs "
         "(failed so in the window)"
@@ -594,11 +585,11 @@ def test_of_many_schedules_some_are_named_and_of_many_failures_the_newest_counte
             (definition, number, place, number),
         )
     path = f"/errors/{format_fingerprint(number)}"
-    (said,) = re.findall(r"<dt>Schedules</dt> ?<dd>(.*?)</dd>", one_line(html(client, path)))
+    (said,) = re.findall(r"<dt>Schedules</dt> ?<dd>(.*?)</dd>", one_line(page_of(client, path)))
     assert "(of the newest 200 failures of the window)" in said and "line-5" not in said
     assert client.get(f"{path}.json").get_json()["schedules_capped"]
     connection.execute("DELETE FROM wakeboard.job_attempts WHERE run_id % 4 > 0")
-    (said,) = re.findall(r"<dt>Schedules</dt> ?<dd>(.*?)</dd>", one_line(html(client, path)))
+    (said,) = re.findall(r"<dt>Schedules</dt> ?<dd>(.*?)</dd>", one_line(page_of(client, path)))
     assert "and 2 more" in said and "(failed so in the window)" in said
 
 

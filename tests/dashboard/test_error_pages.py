@@ -70,7 +70,7 @@ def test_an_error_page_asks_the_database_nothing(place: int, method: str) -> Non
         answer = app.handle_user_exception(WRONG[place]())  # type: ignore[arg-type]
         assert isinstance(answer, Response)
         assert answer.status_code >= 400
-        assert '<p class="sentence">' in answer.get_data(as_text=True)
+        assert '<p class="sentence">' in answer.text
         g.pop("reading")
 
 
@@ -80,7 +80,7 @@ def test_an_error_page_that_cannot_be_made_is_a_bare_one_with_its_sentence(
     app.jinja_env.globals["static"] = None
     answer = client.get("/nothing-here")
     assert answer.status_code == 404
-    text = answer.get_data(as_text=True)
+    text = answer.text
     assert "<h1>Not found</h1>" in text and errors.SENTENCES[404] in text and 'href="/"' in text
 
 
@@ -110,7 +110,7 @@ def assert_is_ours(client: FlaskClient, address: str) -> int:
     for name in [each for each in client.application.extensions if each not in LASTING]:
         client.application.extensions.pop(name, None)
     answer = client.get(address, headers={"Accept": "text/html"})
-    text = answer.get_data(as_text=True)
+    text = answer.text
     if answer.status_code >= 500:
         if answer.mimetype == "application/json":
             assert len(answer.get_json()["message"]) > 20, address

@@ -11,34 +11,27 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import assert_fragments_match
+from tests.dashboard.conftest import a_failure, assert_fragments_match, items_of
 from tests.support.dashboard_apps import overhear
-from tests.support.factories import a_run, a_type, age, an_attempt
+from tests.support.factories import a_run, a_type, age
 from wakeboard_dashboard.queries import errors
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/?#"
 
 
 def groups(client: FlaskClient, query: str = "", path: str = "/errors") -> dict[tuple[str, str], Any]:
-    answer = client.get(f"{path}.json?{query}")
-    assert answer.status_code == 200, answer.get_json()
-    items = answer.get_json()["items"]
+    items = items_of(client, f"{path}.json?{query}")
     return {(item["error_code"], item["job_type"]): item for item in items}
 
 
 def failure(connection: Connection, code: str, ago: str, run: int = 1, **columns: Any) -> None:
-    number = connection.execute("SELECT count(*) + 100 FROM wakeboard.job_attempts").fetchone()
-    assert number
-    an_attempt(
-        connection, run, attempt=number[0], lease_epoch=number[0], error_code=code,
-        **{"outcome": "failed", "finished_at": f"-{ago}", **columns},
-    )  # fmt: skip
+    a_failure(connection, ago, run, error_code=code, **columns)
 
 
 def test_a_house_without_failures_says_so(client: FlaskClient) -> None:
-    assert "No failures here" in client.get("/errors").get_data(as_text=True)
-    assert client.get("/errors.json").get_json()["items"] == []
-    assert "No failure with this code" in client.get("/errors/BOOM").get_data(as_text=True)
+    assert "No failures here" in client.get("/errors").text
+    assert items_of(client, "/errors.json") == []
+    assert "No failure with this code" in client.get("/errors/BOOM").text
 
 
 def test_failures_are_counted_by_code_and_type(client: FlaskClient, connection: Connection) -> None:
@@ -94,9 +87,9 @@ def test_runs_that_fail_now_are_counted_even_when_they_failed_long_ago(
     a_run(connection, "succeeded", error_code="KeyError")
     item = groups(client)["KeyError", "mail"]
     assert (item["dead"], item["failed"]) == (1, 1)
-    page = client.get("/errors").get_data(as_text=True)
+    page = client.get("/errors").text
     assert 'href="/runs?status=dead&amp;type=mail&amp;error=KeyError"' in page
-    (shown,) = client.get("/runs.json?status=dead&type=mail&error=KeyError").get_json()["items"]
+    (shown,) = items_of(client, "/runs.json?status=dead&type=mail&error=KeyError")
     assert shown["id"] == dead
 
 
@@ -112,7 +105,7 @@ def test_one_code_has_its_newest_failures_and_a_trace(client: FlaskClient, conne
     failure(connection, "40P01", "2 hours", run, error="deadlock", traceback="File crm.py, line 88")
     failure(connection, "40P01", "1 hour", run, outcome="lost", error="deadlock again")
     failure(connection, "other", "1 hour", run, error="unrelated")
-    page = client.get("/errors/40P01").get_data(as_text=True)
+    page = client.get("/errors/40P01").text
     for words in ("File crm.py, line 88", "deadlock again", f"/runs/{run}", "status=failed%2Cdead"):
         assert words in page
     assert "unrelated" not in page
@@ -123,9 +116,9 @@ def test_one_code_has_its_newest_failures_and_a_trace(client: FlaskClient, conne
 
 def test_a_code_with_slashes_has_its_page(client: FlaskClient, connection: Connection) -> None:
     failure(connection, "urn:x/y z", "1 hour", error="odd")
-    page = client.get("/errors").get_data(as_text=True)
+    page = client.get("/errors").text
     assert 'href="/errors/urn%3Ax/y%20z"' in page
-    assert "odd" in client.get("/errors/urn%3Ax/y%20z").get_data(as_text=True)
+    assert "odd" in client.get("/errors/urn%3Ax/y%20z").text
 
 
 @pytest.mark.parametrize(
@@ -138,7 +131,7 @@ def test_a_window_that_cannot_be_is_refused(client: FlaskClient, query: str) -> 
 
 def test_the_groups_come_as_csv(client: FlaskClient, connection: Connection) -> None:
     failure(connection, "40P01", "1 hour", error="=cmd")
-    head, line = client.get("/errors.csv").get_data(as_text=True).splitlines()
+    head, line = client.get("/errors.csv").text.splitlines()
     assert head == (
         "fingerprint,state,error_code,job_type,count,failed,dead,first_seen_at,last_seen_at,template,frame,"
         "muted_until,message"
@@ -161,7 +154,7 @@ def test_counting_stops_at_its_cap_and_says_so(
     for number in range(4):
         failure(connection, "x", f"{number + 1} minutes")
     assert groups(client)["x", "mail"]["count"] == 3
-    assert "newest 3 failures" in client.get("/errors").get_data(as_text=True)
+    assert "newest 3 failures" in client.get("/errors").text
 
 
 @pytest.mark.parametrize(
@@ -173,7 +166,7 @@ def test_counting_runs_that_fail_stops_at_its_cap_and_says_so(
     words: str,
 ) -> None:  # fmt: skip
     def told() -> tuple[int, bool, bool]:
-        body, page = client.get(f"{path}.json").get_json(), client.get(path).get_data(as_text=True)
+        body, page = client.get(f"{path}.json").get_json(), client.get(path).text
         runs = sum(item["dead"] + item["failed"] for item in body["items"])
         return runs, body["runs_capped"], f"runs that fail now the {words}" in page
 
@@ -189,11 +182,11 @@ def test_counting_runs_that_fail_stops_at_its_cap_and_says_so(
 def test_hostile_text_stays_text(client: FlaskClient, connection: Connection) -> None:
     failure(connection, HOSTILE, "1 hour", error=HOSTILE, traceback=HOSTILE, job_type=HOSTILE)
     a_run(connection, "dead", error_code=HOSTILE, job_type=HOSTILE, last_error=HOSTILE)
-    listed = client.get("/errors").get_data(as_text=True)
+    listed = client.get("/errors").text
     link = listed.split('<a class="mono" href="')[1].split('"')[0]
     page = client.get(link.split("?since")[0])
     assert page.status_code == 200
-    for html in (listed, page.get_data(as_text=True)):
+    for html in (listed, page.text):
         assert "<img src=x" not in html and "\u202e" not in html and "&lt;img src=x" in html
 
 
@@ -242,7 +235,7 @@ def test_a_line_follows_its_failures_its_runs_and_the_readers_zone(
     client: FlaskClient, connection: Connection
 ) -> None:
     def line(path: str) -> str:
-        return client.get(path).get_data(as_text=True).split("BOOM</a>")[1].split("</tr>")[0]
+        return client.get(path).text.split("BOOM</a>")[1].split("</tr>")[0]
 
     failure(connection, "BOOM", "2 hours", error="first <b>")
     for path in ("/errors", "/night?since=24h"):

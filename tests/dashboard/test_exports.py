@@ -11,7 +11,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole
+from tests.dashboard.conftest import AsRole, items_of
 from tests.support.every_page import addresses, furnish, plain_text
 from tests.support.factories import a_run, rows
 from wakeboard.accounts import tokens
@@ -24,7 +24,7 @@ from wakeboard_dashboard.text.formats import number
 def lines_of(client: FlaskClient, address: str) -> list[dict[str, str]]:
     answer = client.get(address)
     assert answer.status_code == 200, address
-    return list(csv.DictReader(io.StringIO(answer.get_data(as_text=True), newline="")))
+    return list(csv.DictReader(io.StringIO(answer.text, newline="")))
 
 
 def test_every_csv_is_one_row_of_the_audit_log(app: Flask, as_role: AsRole, connection: Connection) -> None:
@@ -69,7 +69,7 @@ def test_an_export_keeps_no_secret_that_was_searched_for(client: FlaskClient, co
     assert client.get(f"/runs.csv?{query}").status_code == 200
     (kept,) = rows(connection, "audit_log", "action = 'export'")
     assert "hunter2" not in str(kept) and kept["after"]["filter"].endswith("&type=mail")
-    page = client.get("/audit?what=export").get_data(as_text=True)
+    page = client.get("/audit?what=export").text
     assert "rows 0" in page and "/runs.csv" in page and ">Export<" in page
 
 
@@ -79,7 +79,7 @@ def test_nothing_goes_out_without_its_row(client: FlaskClient, connection: Conne
         "ALTER TABLE wakeboard.audit_log ADD CONSTRAINT full_disk CHECK (action <> 'export') NOT VALID"
     )
     answer = client.get("/runs.csv")
-    assert answer.status_code >= 500 and "status,job_type" not in answer.get_data(as_text=True)
+    assert answer.status_code >= 500 and "status,job_type" not in answer.text
 
 
 def test_the_payload_is_the_last_column_as_json(client: FlaskClient, connection: Connection) -> None:
@@ -105,5 +105,5 @@ def test_a_payload_too_long_for_a_list_says_where_it_stands(
     for run_id in (long, noise):
         assert shown[run_id] == f"… over {number(LONGEST_PAYLOAD)} characters: /runs/{run_id}/payload.json"
         assert client.get(f"/runs/{run_id}/payload.json").status_code == 200
-    items = {item["id"]: item["payload"] for item in client.get("/runs.json").get_json()["items"]}
+    items = {item["id"]: item["payload"] for item in items_of(client, "/runs.json")}
     assert items[long] == {"token": "•••"}, "a twin has it whole"

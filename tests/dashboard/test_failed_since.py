@@ -8,7 +8,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole
+from tests.dashboard.conftest import AsRole, items_of
 from tests.support.factories import a_definition, a_run, from_now
 from wakeboard.accounts import tokens
 from wakeboard.core.states import Role
@@ -55,7 +55,7 @@ def named(connection: Connection) -> dict[int, str]:
 def test_runs_are_found_by_when_they_last_failed(
     client: FlaskClient, named: dict[int, str], query: str
 ) -> None:
-    items = client.get(f"/runs.json?{query}").get_json()["items"]
+    items = items_of(client, f"/runs.json?{query}")
     assert sorted(named[item["id"]] for item in items) == sorted(ASKED[query])
 
 
@@ -79,6 +79,6 @@ def test_a_retry_of_what_failed_since_then_moves_those_and_no_others(
 def test_the_box_and_its_controls_say_when_it_failed(client: FlaskClient, named: dict[int, str]) -> None:
     answer = client.get("/runs/find", query_string={"text": "status:dead", "failed-since": "24h"})
     assert answer.headers["Location"].endswith("/runs?status=dead&failed-since=1d")
-    page = client.get("/runs?failed-since=24h").get_data(as_text=True)
+    page = client.get("/runs?failed-since=24h").text
     assert "failed-since:1d" in page and 'name="failed-since" value="1d"' in page
     assert "searched" not in page, "an index has all of them"

@@ -30,7 +30,7 @@ COUNT = "/_fragments/shell/attention"
 
 
 def title(client: FlaskClient, path: str) -> str:
-    found = re.search(r"<title>(.*?)</title>", client.get(path).get_data(as_text=True))
+    found = re.search(r"<title>(.*?)</title>", client.get(path).text)
     assert found is not None
     return unescape(found[1])
 
@@ -53,7 +53,7 @@ def test_every_page_without_an_argument_is_in_the_navigation_under_a_key_of_its_
 def test_every_page_says_what_it_answers_and_counts_what_needs_a_person(
     app: Flask, client: FlaskClient, connection: Connection, entry: NavigationEntry
 ) -> None:
-    html = client.get(entry.path).get_data(as_text=True)
+    html = client.get(entry.path).text
     assert f'<meta name="description" content="{entry.subtitle}">' in html
     assert f'hx-get="{COUNT}"' in html
     assert f'data-go="{entry.key}"' in html
@@ -75,8 +75,8 @@ def test_the_count_is_the_overviews_and_tells_alerts_that_no_number_tells(
         WHERE kind IN ('dead_runs', 'late_loop')"""
     )
     answer = client.get(COUNT, headers={"HX-Request": "true"})
-    assert 'data-attention="3"' in answer.get_data(as_text=True)
-    assert 'data-attention="3"' in client.get("/").get_data(as_text=True)
+    assert 'data-attention="3"' in answer.text
+    assert 'data-attention="3"' in client.get("/").text
     again = client.get(COUNT, headers={"HX-Request": "true", "HX-PTag": answer.headers["HX-PTag"]})
     assert again.status_code == 304
 
@@ -107,7 +107,7 @@ def test_the_count_survives_an_error_page(app: Flask, client: FlaskClient) -> No
 
     answer = client.get("/breaks")
     assert answer.status_code == 500
-    assert "<title>Something broke here – Wakeboard" in answer.get_data(as_text=True)
+    assert "<title>Something broke here – Wakeboard" in answer.text
 
 
 def test_a_filtered_list_says_its_filter_in_the_title(client: FlaskClient) -> None:
@@ -122,7 +122,7 @@ def test_the_environment_is_in_ribbon_brand_title_and_questions(
     for cookie in as_role("admin")._cookies.values():  # type: ignore[union-attr]
         client.set_cookie(cookie.key, cookie.value)
     run_id = a_run(connection, "queued")
-    html = client.get(f"/runs/{run_id}/cancel").get_data(as_text=True)
+    html = client.get(f"/runs/{run_id}/cancel").text
     assert html.count('class="where red"') == 3
     assert '<div class="ribbon red">production</div>' in html
     assert "– Wakeboard production</title>" in html
@@ -147,7 +147,7 @@ COMMANDS = {
 
 @pytest.mark.parametrize("path", COMMANDS)
 def test_an_empty_page_teaches_the_command_that_fills_it(client: FlaskClient, path: str) -> None:
-    html = client.get(path).get_data(as_text=True)
+    html = client.get(path).text
     found = re.search(r'class="try"><code>(.*?)</code>', html)
     assert found is not None
     words = shlex.split(unescape(found[1]))
@@ -174,12 +174,12 @@ def test_a_browser_is_set_up_by_a_form_and_goes_back(client: FlaskClient) -> Non
     chosen = {"theme": "dark", "density": "comfortable", "times": "absolute", "zone": "Asia/Tokyo"}
     answer = client.post("/display", data={**chosen, "next": "/runs?status=dead"})
     assert (answer.status_code, answer.headers["Location"]) == (303, "/runs?status=dead")
-    html = client.get("/runs").get_data(as_text=True)
+    html = client.get("/runs").text
     assert re.search(
         r'<html lang="en"\s+data-theme="dark"\s+data-density="comfortable"\s+data-times="absolute"', html
     )
     assert " JST</span>" in html
-    page = client.get("/display").get_data(as_text=True)
+    page = client.get("/display").text
     assert re.search(r'<option value="Asia/Tokyo"\s+selected>Asia/Tokyo \(\d\d:\d\d now\)', page)
 
 
@@ -187,7 +187,7 @@ def test_a_browser_is_set_up_by_a_form_and_goes_back(client: FlaskClient) -> Non
 def test_what_cannot_be_chosen_is_refused(client: FlaskClient, name: str, value: str) -> None:
     answer = client.post("/display", data={name: value})
     assert answer.status_code == 400
-    assert f"There is no {name} “{value}”." in answer.get_data(as_text=True)
+    assert f"There is no {name} “{value}”." in answer.text
 
 
 def test_the_way_back_stays_on_this_site(client: FlaskClient) -> None:
@@ -203,7 +203,7 @@ def test_a_form_without_session_does_nothing_and_keeps_the_reason(
 ) -> None:
     run_id = a_run(connection, "queued")
     late = anonymous.post(f"/runs/{run_id}/cancel", data={"reason": "no <b>&</b> never", "next": "/runs"})
-    html = late.get_data(as_text=True)
+    html = late.text
     assert late.status_code == 401 and "Nothing was done." in html
     assert "no &lt;b&gt;&amp;&lt;/b&gt; never" in html
     link = re.search(r'href="/login\?next=([^"]*)"', html)
@@ -214,13 +214,13 @@ def test_a_form_without_session_does_nothing_and_keeps_the_reason(
 
 def test_the_question_is_asked_again_with_the_reason(client: FlaskClient, connection: Connection) -> None:
     run_id = a_run(connection, "queued")
-    html = client.get(f"/runs/{run_id}/cancel?reason=no+%22never%22&next=/runs").get_data(as_text=True)
+    html = client.get(f"/runs/{run_id}/cancel?reason=no+%22never%22&next=/runs").text
     assert 'value="no &#34;never&#34;"' in html
 
 
 def test_only_the_reason_and_the_runs_go_into_an_address(anonymous: FlaskClient) -> None:
     given = {"payload": '{"token": "s3cret"}', "reason": "x"}
-    html = anonymous.post("/runs/7/again", data=given).get_data(as_text=True)
+    html = anonymous.post("/runs/7/again", data=given).text
     assert "s3cret" not in html
 
 
@@ -242,7 +242,7 @@ def test_the_question_of_a_late_form_is_asked_again_as_it_was(
     a_run(connection, "dead", job_type="mail")
     form = {"by": "admin"} if address.startswith("/display") else {"by": "admin", "reason": "quiet & dark"}
     late = anonymous.post(address, data=form | {"next": "/runs"})
-    link = re.search(r'href="(/login[^"]*)"', late.get_data(as_text=True))
+    link = re.search(r'href="(/login[^"]*)"', late.text)
     assert late.status_code == 401 and link
     # Who is signed in already, in another tab, goes on at once.
     back = client.get(unescape(link[1])).headers["Location"]
@@ -251,7 +251,7 @@ def test_the_question_of_a_late_form_is_asked_again_as_it_was(
     assert {name: asked.get(name) for name in was} == was
     page = client.get(back)
     assert page.status_code == 200
-    assert ('value="quiet &amp; dark"' in page.get_data(as_text=True)) is ("reason" in form)
+    assert ('value="quiet &amp; dark"' in page.text) is ("reason" in form)
 
 
 def test_a_reason_goes_along_for_who_typed_it_alone(
@@ -259,7 +259,7 @@ def test_a_reason_goes_along_for_who_typed_it_alone(
 ) -> None:
     run_id = a_run(connection, "queued")
     form = {"reason": "hers alone", "by": "admin"}
-    html = anonymous.post(f"/runs/{run_id}/cancel", data=form).get_data(as_text=True)
+    html = anonymous.post(f"/runs/{run_id}/cancel", data=form).text
     assert "Sign in as admin, and the same question is asked again, with your reason." in html
     link = re.search(r'href="(/login[^"]*)"', html)
     assert link
@@ -276,7 +276,7 @@ def test_who_signs_in_as_somebody_else_is_given_no_reason(
     for name in ("anna", "ben"):
         users.create_user(connection, Actor("cli:boss", Role.ADMIN, "cli"), name, Role.ADMIN, password)
     way = {"next": "/runs/7/cancel?reason=hers&next=%2Fruns", "whose": "anna"}
-    page = anonymous.get("/login", query_string=way).get_data(as_text=True)
+    page = anonymous.get("/login", query_string=way).text
     assert '<input type="hidden" name="whose" value="anna">' in page
     for name, goal in {"ben": "/runs/7/cancel?next=%2Fruns", "anna": way["next"]}.items():
         entered = anonymous.post("/login", data=way | {"name": name, "password": password})
@@ -285,7 +285,7 @@ def test_who_signs_in_as_somebody_else_is_given_no_reason(
 
 def test_what_does_not_come_along_is_said(anonymous: FlaskClient) -> None:
     def says(path: str, form: dict[str, str], **headers: str) -> str:
-        return anonymous.post(path, data=form, headers=headers).get_data(as_text=True)
+        return anonymous.post(path, data=form, headers=headers).text
 
     lost = "does not come along"
     assert lost not in says("/runs/7/cancel", {"reason": "x", "next": "/runs", "by": "anna"})
@@ -301,7 +301,7 @@ def test_what_does_not_come_along_is_said(anonymous: FlaskClient) -> None:
 
 def test_a_button_without_a_form_leads_back_as_well(anonymous: FlaskClient) -> None:
     sent = anonymous.post("/runs/7/retry", headers={"Referer": "http://localhost/runs?status=dead"})
-    html = sent.get_data(as_text=True)
+    html = sent.text
     assert sent.status_code == 401 and "Nothing was done." in html
     assert 'href="/login?next=%2Fruns%2F7%2Fretry%3Fnext%3D%252Fruns%253Fstatus%253Ddead"' in html
 

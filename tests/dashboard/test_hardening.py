@@ -13,9 +13,9 @@ from flask.testing import FlaskClient
 from psycopg import sql
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole
+from tests.dashboard.conftest import AsRole, items_of
 from tests.support.dashboard_apps import an_app
-from wakeboard_dashboard.queries.filters import Cursor
+from wakeboard_dashboard.queries.keyset import Cursor
 
 FAILED = """
 WITH mine AS (
@@ -118,7 +118,7 @@ def test_a_cursor_beyond_all_rows_is_an_empty_page(
 ) -> None:
     for rank in (10**12, -(10**12)):
         cursor = Cursor("older", (rank, *keys)).encode()
-        assert client.get(f"{path}.json?cursor={cursor}").get_json()["items"] == []
+        assert items_of(client, f"{path}.json?cursor={cursor}") == []
 
 
 def test_a_payload_path_without_end_is_a_wrong_filter(client: FlaskClient) -> None:
@@ -176,7 +176,7 @@ def test_headers_that_are_no_addresses_are_refused_or_ignored(
 def test_signing_in_leads_back_to_a_name_whatever_is_in_it(anonymous: FlaskClient) -> None:
     sent = anonymous.get("/types/a%3Fb%0A/pause?until=1h")
     assert sent.location == "/login?next=" + quote("/types/a%3Fb%0A/pause?until=1h", safe="")
-    form = anonymous.post("/types/a%3Fb%0A/pause", data={"reason": "x"}).get_data(as_text=True)
+    form = anonymous.post("/types/a%3Fb%0A/pause", data={"reason": "x"}).text
     assert quote("/types/a%3Fb%0A/pause?reason=x", safe="") in form
 
 

@@ -141,7 +141,7 @@ def test_every_page_and_fragment_keeps_its_structure(house: tuple[Flask, FlaskCl
                     wrong[address[:90]] = str(answer.status_code)
                 continue
             seen += 1
-            html = answer.get_data(as_text=True)
+            html = answer.text
             if found_wrong := faults(html, whole=not rule.startswith("/_fragments")):
                 wrong[address[:90]] = str(found_wrong[:5])
     assert not wrong, listed(wrong)
@@ -175,7 +175,7 @@ def test_no_cell_of_any_csv_is_a_formula(house: tuple[Flask, FlaskClient, Fillin
             continue
         answer = client.get(address)
         assert answer.status_code == 200, address
-        header, *lines = list(csv.reader(io.StringIO(answer.get_data(as_text=True), newline="")))
+        header, *lines = list(csv.reader(io.StringIO(answer.text, newline="")))
         assert lines, f"{address} is empty: everything.furnish() should write rows for it"
         for line in lines:
             texts += sum(cell.startswith("'") for cell in line)
@@ -199,9 +199,7 @@ def test_each_start_of_a_formula_is_made_text(
         "INSERT INTO wakeboard.job_runs (job_type, enqueued_by) VALUES ('formula', %s)", (f"{start} x",)
     )
     answer = client.get("/runs.csv?type=formula&limit=1")
-    cells = [
-        cell for line in csv.reader(io.StringIO(answer.get_data(as_text=True), newline="")) for cell in line
-    ]
+    cells = [cell for line in csv.reader(io.StringIO(answer.text, newline="")) for cell in line]
     assert f"'{start} x" in cells
 
 
@@ -216,5 +214,5 @@ def test_hostile_filters_are_answered_and_written_as_text(house: tuple[Flask, Fl
             answer = client.get(path, query_string={name: text})
             assert answer.status_code in (200, 303, 400, 404), (path, name)
             if answer.mimetype == "text/html" and answer.status_code != 303:
-                html = answer.get_data(as_text=True)
+                html = answer.text
                 assert faults(html, whole=html.startswith("<!doctype")) == [], (path, name)

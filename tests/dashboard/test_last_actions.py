@@ -21,7 +21,7 @@ def act(connection: Connection, name: str, action: str, actor: str, **columns: A
 
 def who(app: Flask, names: list[str], actions: list[str]) -> dict[tuple[str, str], str]:
     with app.test_request_context("/"):
-        found = audit.last_actions(reading(), "schedule", names, actions)
+        found = audit.find_last_actions(reading(), "schedule", names, actions)
         return {key: str(row["actor"]) for key, row in found.items()}
 
 

@@ -10,10 +10,9 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import assert_fragments_match
+from tests.dashboard.conftest import assert_fragments_match, items_of
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_run, a_worker, from_now, insert
-from wakeboard_dashboard.queries.attention import is_overlong, limit_seconds
 from wakeboard_dashboard.queries.types import TypePace
 
 NOW = datetime(2026, 11, 26, 12, 0, tzinfo=UTC)
@@ -44,10 +43,9 @@ def test_five_times_what_is_usual_and_ten_minutes_are_far_longer_where_enough_is
     runs: int, p95: float | None, limit: float | None
 ) -> None:
     pace = TypePace(runs, p95, p95)
-    assert limit_seconds(pace) == limit
+    assert pace.overlong_seconds == limit
     for seconds, beyond in ((0, False), (limit or 10**6, False), ((limit or 0) + 1, limit is not None)):
-        assert is_overlong(NOW - timedelta(seconds=seconds), NOW, pace) == beyond
-    assert not is_overlong(NOW - timedelta(days=9), NOW, None)
+        assert pace.is_overlong(NOW - timedelta(seconds=seconds), NOW) == beyond
 
 
 def test_a_lease_says_how_long_runs_of_its_type_usually_take(
@@ -63,7 +61,7 @@ def test_a_lease_says_how_long_runs_of_its_type_usually_take(
         "Of the 40 that succeeded in the last 24 h half took at most 3 min 5 s, 95 % at most 3 min 5 s"
         in page
     )
-    items = {each["id"]: each for each in client.get("/leases.json").get_json()["items"]}
+    items = {each["id"]: each for each in items_of(client, "/leases.json")}
     assert {run: each["overlong"] for run, each in items.items()} == {late: True, fine: False, unknown: False}
     assert items[late]["median_seconds"] == pytest.approx(185.4, 0.01)
     assert items[unknown]["p95_seconds"] is None
@@ -127,6 +125,6 @@ def test_a_stuck_run_is_told_of_once(client: FlaskClient, connection: Connection
     twin = client.get("/overview.json").get_json()
     assert (twin["stuck"], twin["overlong"]) == (1, [])
     assert 'data-attention="1"' in client.get("/").text
-    (item,) = client.get("/leases.json").get_json()["items"]
+    (item,) = items_of(client, "/leases.json")
     assert (item["state"], item["overlong"]) == ("ended", False)
     assert client.get(f"/runs/{ended}.json").get_json()["usual"]["overlong"] is False

@@ -28,7 +28,7 @@ def paused(connection: Connection) -> set[str]:
 
 def test_a_run_is_enqueued_from_a_form(client: FlaskClient, connection: Connection) -> None:
     a_type(connection, "mail")
-    page = client.get("/runs/enqueue?type=mail").get_data(as_text=True)
+    page = client.get("/runs/enqueue?type=mail").text
     assert 'name="type" value="mail"' in page and '<option value="mail">' in page
     form = {
         "type": "mail",
@@ -118,7 +118,7 @@ def test_a_refused_form_is_shown_again_with_what_was_typed(
         "key": 'a"key', "reason": "asked", "next": "/runs?status=dead",
     }  # fmt: skip
     answer = client.post("/runs/enqueue", data=typed | wrong)
-    html = answer.get_data(as_text=True)
+    html = answer.text
     assert answer.status_code == 400 and rows(connection, "job_runs") == []
     assert says in unescape(html) and 'role="alert"' in html
     assert f"{escape((typed | wrong)['payload'])}</textarea>" in html
@@ -144,7 +144,7 @@ def test_a_refused_end_is_shown_again_in_each_form_that_pauses(
     a_type(connection, "mail")
     for path in ("/types/+pause-all", "/types/mail/pause"):
         answer = client.post(path, data={"until_at": "2020-01-01T00:00", "reason": "a move"})
-        html = answer.get_data(as_text=True)
+        html = answer.text
         assert answer.status_code == 400 and 'role="alert"' in html
         assert 'value="2020-01-01T00:00"' in html and 'value="a move"' in html
     assert paused(connection) == set()
@@ -158,7 +158,7 @@ def test_viewers_enqueue_nothing_and_only_admins_what_is_a_command(
     a_type(connection, job_type)
     assert as_role("viewer").get("/runs/enqueue").status_code == 403
     assert as_role("viewer").post("/runs/enqueue", data={"type": "mail"}).status_code == 403
-    assert 'href="/runs/enqueue"' not in as_role("viewer").get("/runs").get_data(as_text=True)
+    assert 'href="/runs/enqueue"' not in as_role("viewer").get("/runs").text
     sent = {"type": job_type, "payload": '{"argv": ["/bin/true"]}'}
     assert as_role("operator").post("/runs/enqueue", data=sent).status_code == 403
     assert rows(connection, "job_runs") == []
@@ -173,7 +173,7 @@ def test_all_types_are_paused_and_resumed_and_what_was_paused_by_itself_stays_so
     for name in ("mail", "report", "sync", "alert"):
         a_type(connection, name)
     client.post("/types/sync/pause", data={"reason": "provider down"})
-    asked = client.get("/types/+pause-all").get_data(as_text=True)
+    asked = client.get("/types/+pause-all").text
     assert '<a href="/types" aria-current="page"' in asked, "it belongs to the types"
     assert "2 types" in asked and "<code>sync</code>" in asked and "<code>alert</code>" not in asked
     answer = client.post("/types/+pause-all", json={"until": "2h", "reason": "a move"}, headers=JSON)
@@ -184,7 +184,7 @@ def test_all_types_are_paused_and_resumed_and_what_was_paused_by_itself_stays_so
     assert mail["paused_until"] is not None
     a_run(connection, job_type="mail")
     assert claim(connection, ["mail"]) == []
-    assert 'href="/types/+resume-all"' in client.get("/types").get_data(as_text=True)
+    assert 'href="/types/+resume-all"' in client.get("/types").text
     client.post("/types/+resume-all", data={"reason": "moved"})
     assert paused(connection) == {"sync"} and len(claim(connection, ["mail"])) == 1
     assert rows(connection, "job_types", "name = 'sync'")[0]["paused_reason"] == "provider down"
@@ -200,15 +200,15 @@ def test_resume_all_is_offered_where_types_were_paused_together(
     offer = 'href="/types/+resume-all"'
     for name in ("mail", "sync"):
         a_type(connection, name)
-    assert offer not in client.get("/types").get_data(as_text=True)
+    assert offer not in client.get("/types").text
     client.post("/types/sync/pause")
-    assert offer not in client.get("/types").get_data(as_text=True), "it is paused by itself"
+    assert offer not in client.get("/types").text, "it is paused by itself"
     client.post("/types/+pause-all")
     for query in ("", "?state=active", "?q=nothing"):
-        assert offer in client.get(f"/types{query}").get_data(as_text=True), query
+        assert offer in client.get(f"/types{query}").text, query
     client.post("/types/+resume-all")
     assert paused(connection) == {"sync"}
-    assert offer not in client.get("/types").get_data(as_text=True)
+    assert offer not in client.get("/types").text
 
 
 def test_pausing_or_resuming_all_twice_changes_nothing(client: FlaskClient, connection: Connection) -> None:
@@ -235,7 +235,7 @@ def test_a_viewer_pauses_nothing(as_role: AsRole, connection: Connection) -> Non
     for path in ("/types/+pause-all", "/types/+resume-all"):
         assert as_role("viewer").post(path).status_code == 403
     assert paused(connection) == set()
-    assert 'href="/types/+pause-all"' not in as_role("viewer").get("/types").get_data(as_text=True)
+    assert 'href="/types/+pause-all"' not in as_role("viewer").get("/types").text
 
 
 def test_types_are_resumed_together_though_the_audit_log_has_forgotten_their_pause(
@@ -249,9 +249,9 @@ def test_types_are_resumed_together_though_the_audit_log_has_forgotten_their_pau
     with connection.transaction():
         connection.execute("SET LOCAL wakeboard.retention = 'on'")
         connection.execute("DELETE FROM wakeboard.audit_log")
-    assert 'id="resume-all"' in client.get("/types").get_data(as_text=True)
-    asked = client.get("/types/+resume-all").get_data(as_text=True)
+    assert 'id="resume-all"' in client.get("/types").text
+    asked = client.get("/types/+resume-all").text
     assert "2 types: <code>mail</code>, <code>report</code>." in asked
     assert client.post("/types/+resume-all", headers=JSON).get_json()["changed"] is True
     assert paused(connection) == {"sync", "crm"}
-    assert 'id="resume-all"' not in client.get("/types").get_data(as_text=True)
+    assert 'id="resume-all"' not in client.get("/types").text

@@ -13,7 +13,7 @@ from tests.conftest import Connection
 from tests.support.factories import a_run, a_type, insert
 from tests.support.processes import ROOT
 from wakeboard.reporting.hourly_rollups import sum_next_hour
-from wakeboard_dashboard.queries import health, types
+from wakeboard_dashboard.queries import metrics, types
 from wakeboard_dashboard.text.verdict import CAP
 
 Samples = dict[tuple[str, ...], float]
@@ -103,7 +103,7 @@ def test_a_producer_with_a_name_for_each_run_makes_no_series_for_each(
     client: FlaskClient, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(types, "MOST_UNKNOWN", 2)
-    monkeypatch.setattr(health, "MOST_TYPES", 3)
+    monkeypatch.setattr(metrics, "MOST_TYPES", 3)
     for number in range(5):
         a_type(connection, f"known{number}")
         a_run(connection, job_type=f"unknown{number}")

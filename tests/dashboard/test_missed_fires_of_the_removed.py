@@ -54,7 +54,7 @@ def test_a_night_tells_what_was_missed_after_the_schedule_was_removed(
     assert before == [("nightly", 3), ("other", 3)]
     remove(connection)
     assert told(client) == before
-    assert 'id="missed-nightly-misfire"' in client.get("/night?since=24h").get_data(as_text=True)
+    assert 'id="missed-nightly-misfire"' in client.get("/night?since=24h").text
     a_schedule_that_missed(connection)
     assert told(client) == [("nightly", 6), ("other", 3)]
 

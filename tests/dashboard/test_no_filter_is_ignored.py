@@ -197,7 +197,7 @@ def test_a_payload_without_a_path_moves_nothing_and_says_how_a_path_is_written(
     ):
         assert answer.status_code == 400
         assert "names nothing: write payload.&lt;path&gt;, such as payload.customer.id." in (
-            answer.get_data(as_text=True).replace("<path>", "&lt;path&gt;")
+            answer.text.replace("<path>", "&lt;path&gt;")
         )
     assert status(connection, run_id) == "queued"
 
@@ -253,13 +253,13 @@ def test_the_controls_that_a_form_leaves_empty_ask_for_nothing(
     a_run(connection, "dead")
     group = format_fingerprint(a_group(connection))
     address = path.format(group=group, operation=begin(connection, "retry"))
-    html = client.get(address).get_data(as_text=True)
+    html = client.get(address).text
     for form in re.findall(r'<form [^>]*method="get".*?</form>', html, re.DOTALL):
         leads = re.search(r'action="([^"]*)"', form.split(">")[0])
         sent = dict.fromkeys(re.findall(r'<(?:input|select)[^>]* name="([^"]+)"', form), "")
         answer = client.get(leads[1] if leads else address, query_string=sent, follow_redirects=True)
         assert answer.status_code == 200, sent
-        assert 'class="chip' not in answer.get_data(as_text=True)
+        assert 'class="chip' not in answer.text
 
 
 def test_a_control_that_is_emptied_takes_its_filter_away(client: FlaskClient) -> None:

@@ -10,7 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import one_line
+from tests.dashboard.conftest import items_of, one_line
 from tests.support.factories import a_definition, a_run, from_now, insert
 from wakeboard.core.parent_run import enqueuer_name
 from wakeboard.core.states import Role
@@ -36,7 +36,7 @@ def a_fire(connection: Connection, mine: int, due: int, began: int, ended: int |
 
 
 def item(client: FlaskClient) -> dict[str, Any]:
-    return dict(client.get("/schedules.json?q=mine").get_json()["items"][0])
+    return dict(items_of(client, "/schedules.json?q=mine")[0])
 
 
 def odd(client: FlaskClient) -> dict[int, list[str]]:
@@ -69,21 +69,21 @@ def test_a_dead_run_that_is_cancelled_later_was_not_beside_those_since(
     assert cancel(connection, run, Actor("anna", Role.OPERATOR, "test")).ok
     assert odd(client) == {} and item(client)["overlapping"] == 0
     assert client.get("/night.json?since=3h").get_json()["overlapping"] == 0
-    page = client.get("/runs?status=cancelled").get_data(as_text=True)
+    page = client.get("/runs?status=cancelled").text
     assert "smtp_down" in page and "10 min" in page, "what failed stays to be read, and how long it took"
 
 
 def test_a_late_start_is_told(client: FlaskClient, connection: Connection, mine: int) -> None:
     late = a_fire(connection, mine, 60, 48, 40)
     assert odd(client) == {late: ["late"]} and item(client)["late"] == 1
-    page = client.get("/schedules/mine").get_data(as_text=True)
+    page = client.get("/schedules/mine").text
     assert "started 12 min after its time" in page
-    listed = client.get("/schedules").get_data(as_text=True)
+    listed = client.get("/schedules").text
     assert "late 1" in listed and f"Run {late}: succeeded, late" in listed
 
 
 def names(client: FlaskClient, query: str) -> list[str]:
-    return [each["name"] for each in client.get(f"/schedules.json?{query}").get_json()["items"]]
+    return [each["name"] for each in items_of(client, f"/schedules.json?{query}")]
 
 
 def test_schedules_are_found_by_what_is_odd_about_their_latest_runs(
@@ -102,9 +102,9 @@ def test_schedules_are_found_by_what_is_odd_about_their_latest_runs(
     assert names(client, "state=late,twice") == ["mine", "off"]
     assert names(client, "state=late,paused") == ["mine", "off"]
     assert names(client, "state=late&q=beside") == []
-    listed = client.get("/schedules.csv?state=overlapping").get_data(as_text=True).splitlines()
+    listed = client.get("/schedules.csv?state=overlapping").text.splitlines()
     assert [line.split(",")[0] for line in listed[1:]] == ["beside"]
-    page = one_line(client.get("/schedules?state=late").get_data(as_text=True))
+    page = one_line(client.get("/schedules?state=late").text)
     assert '<option value="late" selected>late</option>' in page and "/schedules/mine" in page
     assert 'href="/schedules/beside"' not in page
 
@@ -221,7 +221,7 @@ def test_the_filter_finds_what_the_badges_say(client: FlaskClient, connection: C
         step = timedelta(minutes=dice.choice((30, 60, 180, 420, 1440, 10080)))
         times = [first + each * step for each in range(dice.randint(2, 20))]
         scheduled(connection, f"some-{number}", zone, *times)
-    items = client.get("/schedules.json").get_json()["items"]
+    items = items_of(client, "/schedules.json")
     told = [each["name"] for each in items if each["twice"]]
     assert names(client, "state=twice") == told and 0 < len(told) < len(items)
 
@@ -261,7 +261,7 @@ def test_the_filter_finds_what_the_badges_say_page_by_page(
         definition = a_definition(connection, f"some-{number}", timezone="UTC")
         for step in range(dice.choice((0, 1, 3, 30)), 0, -1):
             any_run(connection, dice, definition, 60 * (step + 2))
-    items = client.get("/schedules.json").get_json()["items"]
+    items = items_of(client, "/schedules.json")
     told = [each["name"] for each in items if each[word]]
     assert names(client, f"state={word}") == told and 3 < len(told) < len(items) - 3
     page = client.get(f"/schedules.json?state={word}&limit=3").get_json()
@@ -278,15 +278,15 @@ def test_schedules_that_missed_something_can_be_listed(
     a_definition(connection, "calm")
     missed = {"scheduled_for": datetime.now(UTC) - timedelta(hours=1), "reason": "misfire"}
     insert(connection, "missed_fires", {"definition_id": mine, **missed})
-    names = [each["name"] for each in client.get("/schedules.json?state=missed").get_json()["items"]]
+    names = [each["name"] for each in items_of(client, "/schedules.json?state=missed")]
     assert names == ["mine"]
-    assert "missed 1" in client.get("/schedules").get_data(as_text=True)
+    assert "missed 1" in client.get("/schedules").text
 
 
 def test_a_pause_says_who_when_and_why(client: FlaskClient, connection: Connection, mine: int) -> None:
     client.post("/schedules/mine/pause", json={"reason": "the bank is closed"}, headers=JSON)
     for path in ("/schedules", "/schedules/mine"):
-        page = client.get(path).get_data(as_text=True)
+        page = client.get(path).text
         assert "by admin" in page and "the bank is closed" in page, path
     assert (item(client)["paused_by"], item(client)["paused_reason"]) == ("admin", "the bank is closed")
     client.post("/schedules/mine/resume", json={}, headers=JSON)
@@ -297,5 +297,5 @@ def test_a_pause_says_who_when_and_why(client: FlaskClient, connection: Connecti
 
 def test_a_pause_by_plain_sql_is_nobodys(client: FlaskClient, connection: Connection, mine: int) -> None:
     connection.execute("UPDATE wakeboard.job_definitions SET enabled = false WHERE id = %s", (mine,))
-    assert "It is paused: nothing fires" in client.get("/schedules/mine").get_data(as_text=True)
+    assert "It is paused: nothing fires" in client.get("/schedules/mine").text
     assert item(client)["paused_by"] is None

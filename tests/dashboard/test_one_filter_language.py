@@ -11,14 +11,20 @@ from urllib.parse import urlsplit
 
 import pytest
 from flask.testing import FlaskClient
+from hypothesis import given
+from hypothesis import strategies as st
+from werkzeug.datastructures import MultiDict
 
 from tests.conftest import Connection
+from tests.dashboard.conftest import items_of
 from tests.support.factories import a_definition, a_run, a_worker, age, an_attempt
 from wakeboard import cli
+from wakeboard.cli.commands.runs import runs as runs_command
 from wakeboard.reporting.filters import search
 from wakeboard.reporting.filters.line import read_line, write_line
 from wakeboard.reporting.filters.runs import FIELDS
 from wakeboard.reporting.filters.values import FilterError, read_pairs
+from wakeboard_dashboard.web.params import read_filters
 
 Terminal = Callable[..., tuple[int, str, str]]
 LINES = (
@@ -37,6 +43,7 @@ REFUSED = {
     "colour:red": "There is no filter “colour” here",
     "statu:dead": "Did you mean status?",
     "status:": "“status:” is followed by nothing",
+    "status:,": "must be some of queued, running",
     "status: dead": "“status:” is followed by nothing",
     'type:"" status:dead': '“type:""” is empty: write text between the quotes, or leave it out.',
     'q:"" status:dead': '“q:""” is empty',
@@ -102,7 +109,7 @@ def some_runs(connection: Connection) -> list[int]:
 def address(client: FlaskClient, line: str) -> str:
     """Return the query string to which the box sends ``line``."""
     answer = client.get("/runs/find", query_string={"text": line})
-    assert answer.status_code == 303, answer.get_data(as_text=True)
+    assert answer.status_code == 303, answer.text
     return urlsplit(answer.headers["Location"]).query
 
 
@@ -113,8 +120,8 @@ def test_box_address_json_csv_and_terminal_find_the_same_runs(
     sizes = set()
     for line in LINES:
         query = address(client, line)
-        twin = [item["id"] for item in client.get(f"/runs.json?{query}").get_json()["items"]]
-        table = csv.DictReader(io.StringIO(client.get(f"/runs.csv?{query}").get_data(as_text=True)))
+        twin = [item["id"] for item in items_of(client, f"/runs.json?{query}")]
+        table = csv.DictReader(io.StringIO(client.get(f"/runs.csv?{query}").text))
         code, out, _ = wakeboard(line, "--json")
         assert code == 0, line
         assert [item["id"] for item in json.loads(out)["items"]] == twin, line
@@ -130,6 +137,12 @@ def test_an_option_that_is_an_unset_variable_lists_no_runs(name: str, wakeboard:
     sentence = f"The filter “{name}” is empty: give it a value, or leave it out.\n"
     assert wakeboard(f"--{name}", "") == (2, "", sentence)
     assert wakeboard("status:dead", f"--{name}", "") == (2, "", sentence)
+
+
+def test_every_filter_of_runs_is_an_option_of_the_terminal() -> None:
+    options = {option for parameter in runs_command.params for option in parameter.opts}
+    # --payload takes PATH=VALUE.
+    assert {f"--{name.removesuffix('.')}" for name in FIELDS} <= options
 
 
 @pytest.mark.parametrize("given", ["a.b", "", "=7", "="])
@@ -163,7 +176,7 @@ def test_a_time_in_the_box_is_in_the_operators_zone_as_in_the_address(client: Fl
     client.set_cookie("wakeboard_zone", "America/New_York")
     typed = address(client, "since:2026-11-21T08:30")
     assert typed == "since=2026-11-21T13:30:00Z"
-    page = client.get("/runs?since=2026-11-21T08:30").get_data(as_text=True)
+    page = client.get("/runs?since=2026-11-21T08:30").text
     assert "since:2026-11-21T13:30:00Z" in page
 
 
@@ -187,6 +200,32 @@ def test_a_line_that_was_written_means_what_was_asked() -> None:
         assert read_pairs(read_line(write_line(asked.texts), FIELDS), FIELDS) == asked
 
 
+@pytest.mark.parametrize(
+    ("line", "query"),
+    [
+        ("", ""),
+        ("status:failed since:24h", "status=failed&since=1d"),
+        ("no answer", "q=no%20answer"),
+        ('"http://crm" timeout', "q=http:%2F%2Fcrm%20timeout"),
+        ('type:"send mail" attempts:3+', "type=send%20mail&attempts=3%2B"),
+        ("payload.customer.id:7", "payload.customer.id=7"),
+        ("status:dead status:failed", "status=dead,failed"),
+        ("key:invoice:812", "key=invoice:812"),
+    ],
+)
+def test_a_line_means_a_query(line: str, query: str) -> None:
+    assert read_filters(MultiDict(read_line(line)), FIELDS).query == query
+
+
+@given(
+    st.sampled_from(("type", "key", "error", "q")),
+    st.text(st.characters(codec="utf-8", exclude_characters='\0"'), min_size=1, max_size=40),
+)
+def test_the_line_of_a_filter_means_that_filter(name: str, value: str) -> None:
+    filters = read_filters(MultiDict({name: value}), FIELDS)
+    assert read_filters(MultiDict(read_line(filters.line)), FIELDS) == filters
+
+
 def test_the_language_is_read_without_a_page() -> None:
     asked = read_pairs(read_line("status:dead since:90m no answer", FIELDS), FIELDS)
     assert asked.get("status") == ("dead",)
@@ -201,6 +240,6 @@ def test_a_table_of_found_runs_holds_no_formula(
     client: FlaskClient, connection: Connection, first: str
 ) -> None:
     a_run(connection, "dead", last_error=f"{first}HYPERLINK(1)")
-    text = client.get("/runs.csv?status=dead").get_data(as_text=True)
+    text = client.get("/runs.csv?status=dead").text
     (row,) = csv.DictReader(io.StringIO(text, newline=""))
     assert row["last_error"] == f"'{first}HYPERLINK(1)"

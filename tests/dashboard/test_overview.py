@@ -11,7 +11,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import assert_fragments_match
+from tests.dashboard.conftest import assert_fragments_match, items_of
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_definition, a_run, a_type, a_worker, from_now, insert, rows
 from wakeboard.core.states import Role
@@ -61,7 +61,7 @@ def test_a_new_installation_says_how_to_begin(client: FlaskClient) -> None:
     assert sentence(client) == (
         "No worker has ever run here. Nothing is queued. Start one: wakeboard worker, or wakeboard up."
     )
-    page = client.get("/").get_data(as_text=True)
+    page = client.get("/").text
     assert "Nothing needs you" in page and "No schedule is enabled" in page
 
 
@@ -84,7 +84,7 @@ def test_dead_and_stuck_runs_ask_for_a_decision(client: FlaskClient, connection:
     )
     assert body["well"] is False
     assert [(line["state"], line["runs"]) for line in body["attention"]] == [("stuck", 1), ("dead", 4)]
-    assert 'data-attention="5"' in client.get("/").get_data(as_text=True)
+    assert 'data-attention="5"' in client.get("/").text
 
 
 def test_a_failure_that_will_be_tried_again_is_no_alarm(client: FlaskClient, connection: Connection) -> None:
@@ -133,14 +133,14 @@ def test_the_tile_of_what_is_queued_says_when_the_oldest_due_run_is_none_of_it(
 
 def _queued(client: FlaskClient) -> str:
     """Return the text of the tile of queued runs."""
-    page = client.get("/").get_data(as_text=True)
+    page = client.get("/").text
     (tile,) = re.findall(r'<a class="tile queued".*?</a>', page, re.DOTALL)
     return re.sub(r"<[^>]+>", "", tile)
 
 
 def test_a_count_stops_at_the_cap_and_says_so(client: FlaskClient, connection: Connection) -> None:
     runs(connection, "queued", CAP + 5)
-    assert "10\u202f000+" in client.get("/").get_data(as_text=True)
+    assert "10\u202f000+" in client.get("/").text
     assert client.get("/overview.json").get_json()["queued"] == CAP + 1
 
 
@@ -181,7 +181,7 @@ def test_unconfirmed_effects_have_a_tile(client: FlaskClient, connection: Connec
     run = a_run(connection, "dead")
     values = {"run_id": run, "key": "letter", "attempt": 1, "lease_epoch": 1, "status": "started"}
     insert(connection, "effects", {"scope": f"run:{run}", **values})
-    page = client.get("/").get_data(as_text=True)
+    page = client.get("/").text
     assert "may have happened or not" in page and "no effect is in doubt" not in page
     assert client.get("/overview.json").get_json()["unconfirmed_effects"] == 1
 
@@ -205,7 +205,7 @@ def test_the_tiles_tell_what_needs_a_decision_first_and_the_twin_says_the_same(
     for name in ("nightly", "hourly"):
         missed(connection, a_definition(connection, name), "misfire")
     said = client.get("/overview.json").get_json()
-    assert tiles(client.get("/").get_data(as_text=True)) == [
+    assert tiles(client.get("/").text) == [
         ("dead", "2"),
         ("stuck", "1"),
         ("failed", "3"),
@@ -235,7 +235,7 @@ def test_hostile_text_stays_text(client: FlaskClient, connection: Connection) ->
         VALUES (%(x)s, now(), %(x)s, %(x)s)""",
         {"x": HOSTILE},
     )
-    page = client.get("/").get_data(as_text=True)
+    page = client.get("/").text
     assert "<img src=x" not in page and "\u202e" not in page.replace("%E2%80%AE", "")
     assert "&lt;img src=x" in page
 
@@ -298,7 +298,7 @@ def test_metrics_are_in_prometheus_own_text(client: FlaskClient, connection: Con
     runs(connection, "dead", 3)
     answer = client.get("/metrics")
     assert answer.mimetype == "text/plain"
-    assert 'wakeboard_runs{state="dead"} 3.0' in answer.get_data(as_text=True)
+    assert 'wakeboard_runs{state="dead"} 3.0' in answer.text
 
 
 def test_what_a_silent_worker_still_holds_is_not_counted_into_the_slots_of_the_living(
@@ -308,10 +308,10 @@ def test_what_a_silent_worker_still_holds_is_not_counted_into_the_slots_of_the_l
     a_run(connection, "running", locked_by=worker)
     a_run(connection, "running", locked_by=a_worker(connection, seen="-1 hour"), locked_until="10 minutes")
     assert sentence(client).endswith("1 of 1 slot busy. 1 held by silent workers (Leases).")
-    assert "1 of 1 slot on 1 worker" in client.get("/").get_data(as_text=True)
+    assert "1 of 1 slot on 1 worker" in client.get("/").text
     a_run(connection, "running", locked_by=worker)
     assert sentence(client).endswith("2 run, more than the 1 slot of live workers.")
-    assert "2 more than the 1 slot on 1 worker" in client.get("/").get_data(as_text=True)
+    assert "2 more than the 1 slot on 1 worker" in client.get("/").text
 
 
 def test_the_sentence_knows_what_is_paused(client: FlaskClient, connection: Connection) -> None:
@@ -349,11 +349,11 @@ def test_stuck_is_the_same_wherever_it_is_said(client: FlaskClient, connection: 
     assert [(line["state"], line["runs"]) for line in body["attention"]] == [("stuck", 3)]
     assert timedelta(minutes=4) < since(body["attention"][0]) < timedelta(minutes=6)
     assert 'wakeboard_runs{state="stuck"} 3.0' in client.get("/metrics").text
-    listed = client.get("/runs.json?status=running").get_json()["items"]
+    listed = items_of(client, "/runs.json?status=running")
     assert {run["id"] for run in listed if run["stuck"]} == {ended, silent, orphan}
     each = {run: client.get(f"/runs/{run}.json").get_json()["stuck"] for run in (ended, silent, orphan)}
     assert all(each.values())
-    leases = client.get("/leases.json?state=ended,silent").get_json()["items"]
+    leases = items_of(client, "/leases.json?state=ended,silent")
     assert {lease["id"] for lease in leases} == {ended, silent, orphan}
 
 
@@ -363,7 +363,7 @@ def since(line: dict[str, Any]) -> timedelta:
 
 def test_types_that_are_held_together_are_one_line(client: FlaskClient, connection: Connection) -> None:
     def lines() -> list[str]:
-        page = client.get("/").get_data(as_text=True)
+        page = client.get("/").text
         found = re.findall(r'<tr id="paused.*?</tr>', page, re.DOTALL)
         return [" ".join(re.sub(r"<[^>]+>", " ", line).split()) for line in found]
 
@@ -394,7 +394,7 @@ def test_a_fire_missed_while_paused_is_missed_on_no_page(client: FlaskClient, co
         known = {each["name"]: each["id"] for each in rows(connection, "job_definitions")}
         missed(connection, known.get(name) or a_definition(connection, name), reason)
     assert dict(tiles(client.get("/").text))["missed runs"] == "1"
-    items = client.get("/schedules.json?state=missed").get_json()["items"]
+    items = items_of(client, "/schedules.json?state=missed")
     assert [(each["name"], each["missed_24h"]) for each in items] == [("nightly", 1)]
 
 

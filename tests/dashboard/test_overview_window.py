@@ -17,7 +17,7 @@ from wakeboard.alerts import checks
 from wakeboard.core.rule_types import KINDS
 from wakeboard.reporting.statistics import DurationHistogram
 from wakeboard_dashboard.charts.spreads import spread
-from wakeboard_dashboard.queries.throughput import WindowBar, Work, busiest_and_slowest
+from wakeboard_dashboard.queries.throughput import WindowBar, Work, rank_types
 
 HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 TABLES = ("statistics_deltas", "statistics_rollups")
@@ -96,7 +96,7 @@ def test_the_page_and_its_twin_have_the_same_numbers(
     ended(connection, 90, job_type="mail", ms=100, wait_ms=10)
     ended(connection, 9, job_type="report", ms=20_000, wait_ms=500)
     ended(connection, 1, job_type="report", ms=70_000, wait_ms=500, outcome="timed_out")
-    page = client.get(f"/?window={window}").get_data(as_text=True)
+    page = client.get(f"/?window={window}").text
     body = overview(client, window)
     assert cells(page, "spread-run") == ["Run time", "128 ms", "20 s", "20 s", "20 s", "99"]
     assert cells(page, "spread-wait") == ["Wait time", "11 ms", "500 ms", "500 ms", "500 ms", "100"]
@@ -127,16 +127,16 @@ def test_the_page_and_its_twin_have_the_same_numbers(
 def test_an_unknown_window_is_refused_with_what_is_allowed(client: FlaskClient) -> None:
     for path in ("/?window=2h", "/overview.json?window=2h", "/_fragments/overview/done?window=2h"):
         answer = client.get(path)
-        assert answer.status_code == 400 and "1h, 24h, 7d" in answer.get_data(as_text=True), path
+        assert answer.status_code == 400 and "1h, 24h, 7d" in answer.text, path
 
 
 def test_the_chosen_window_is_marked_and_stays_in_the_links(client: FlaskClient) -> None:
-    page = client.get("/?window=7d").get_data(as_text=True)
+    page = client.get("/?window=7d").text
     assert re.search(r'href="/\?window=7d"\s+aria-current="true"', page)
     assert (
         'href="/overview.json?window=7d"' in page and 'hx-get="/_fragments/overview/done?window=7d"' in page
     )
-    assert re.search(r'href="/"\s+aria-current="true"', client.get("/").get_data(as_text=True))
+    assert re.search(r'href="/"\s+aria-current="true"', client.get("/").text)
 
 
 @pytest.mark.parametrize("window", ["1h", "24h", "7d"])
@@ -178,7 +178,7 @@ def test_the_axis_of_times_encloses_all_percentiles(connection: Connection) -> N
 
 def test_busy_is_not_slow() -> None:
     types = {"often": Work(200, 3, 1000, 9), "slow": Work(1, 0, 60, 60)}
-    busiest, slowest = busiest_and_slowest(types)
+    busiest, slowest = rank_types(types)
     assert [name for name, _ in busiest] == ["often", "slow"]
     assert [name for name, _ in slowest] == ["slow", "often"]
     assert busiest[0][1] == Work(200, 3, 1000, 9)
@@ -202,7 +202,7 @@ def test_failures_that_rise_are_told_by_the_alerts_own_rule(
         "sentence": found.sentence,
     }
     assert body["sentence"].startswith("Failures rise (30 in the last hour); everything else is normal.")
-    page = client.get("/").get_data(as_text=True)
+    page = client.get("/").text
     assert "rising: 30 attempts in 1\u00a0h" in page and 'data-attention="1"' in page
     assert cells(page, "rising")[2] == "30" and found.sentence in unescape(page)
 
@@ -215,7 +215,7 @@ def test_who_changes_the_rule_changes_the_tile(client: FlaskClient, connection: 
     ended(connection, 30, outcome="failed", ago="10 min")
     rising = overview(client)["rising"]
     assert (rising["firing"], rising["limit"]) == (False, 31)
-    assert "not rising" not in client.get("/").get_data(as_text=True), "nothing waits for a retry"
+    assert "not rising" not in client.get("/").text, "nothing waits for a retry"
 
 
 def test_hostile_types_stay_text(client: FlaskClient, connection: Connection) -> None:

@@ -144,7 +144,7 @@ def test_who_has_just_acted_is_given_a_rendering_of_their_own(
     client.get(LIST)
     run_id = a_run(connection)
     assert client.post(f"/runs/{run_id}/cancel").status_code == 303
-    assert f'id="run-{run_id}"' in client.get(LIST).get_data(as_text=True)
+    assert f'id="run-{run_id}"' in client.get(LIST).text
 
 
 def a_rendering(html: str, made_at: float) -> Rendering:

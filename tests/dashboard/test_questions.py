@@ -59,7 +59,7 @@ def test_each_address_opens(visited: tuple[Flask, FlaskClient, dict[str, list[st
     start = next((path for path in filling if address.startswith(f"{path}/")), "")
     here = STANDS_FOR.sub(lambda _: filling[start][0], address)
     answer = client.get(here, follow_redirects=True)
-    assert answer.status_code == 200, f"{here}: {answer.get_data(as_text=True)[:300]}"
+    assert answer.status_code == 200, f"{here}: {answer.text[:300]}"
     assert answer.mimetype == "text/html"
 
 

@@ -9,7 +9,7 @@ from time import perf_counter
 import pytest
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole
+from tests.dashboard.conftest import AsRole, items_of
 from tests.dashboard.test_hardening import add_run, pages_of
 from wakeboard.core.text.redaction import HIDDEN, redact
 from wakeboard_dashboard.charts.tree import tree
@@ -107,8 +107,8 @@ def test_secrets_in_text_are_shown_to_nobody_and_found_by_no_viewer(
     run_id = add_run(connection, json.dumps({"command": said}), said)
     viewer = as_role("viewer")
     for address in pages_of(run_id):
-        assert "hunter2" not in viewer.get(address).get_data(as_text=True), address
-    assert viewer.get("/runs.json?q=hunter2").get_json()["items"] == []
+        assert "hunter2" not in viewer.get(address).text, address
+    assert items_of(viewer, "/runs.json?q=hunter2") == []
     assert len(as_role("operator").get("/runs.json?q=hunter2").get_json()["items"]) == 1
 
 
@@ -152,8 +152,8 @@ def test_a_secret_is_known_by_its_name(as_role: AsRole, connection: Connection, 
     run_id = add_run(connection, json.dumps({name: {"value": "hunter2"}}))
     viewer = as_role("viewer")
     for address in pages_of(run_id):
-        assert "hunter2" not in viewer.get(address).get_data(as_text=True), address
-    assert viewer.get("/runs.json?q=hunter2").get_json()["items"] == []
+        assert "hunter2" not in viewer.get(address).text, address
+    assert items_of(viewer, "/runs.json?q=hunter2") == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import SAME_ORIGIN
+from tests.dashboard.conftest import SAME_ORIGIN, items_of
 from tests.support.dashboard_apps import an_app
 from tests.support.factories import a_run, a_worker
 from tests.support.postgres import standbys
@@ -79,7 +79,7 @@ def client(app: Flask, connection: Connection) -> FlaskClient:
 
 
 def queued(client: FlaskClient) -> int:
-    return len(client.get("/runs.json").get_json()["items"])
+    return len(items_of(client, "/runs.json"))
 
 
 def kinds(client: FlaskClient) -> set[str]:
@@ -93,7 +93,7 @@ def test_pages_are_read_from_the_standby_and_the_system_from_the_primary(
     wait_until(lambda: queued(client) == 1, 10, "the run arrives")
     answer = client.get("/")
     assert HEADER not in answer.headers
-    assert re.search(r'id="behind" role="status"\s+hidden', answer.get_data(as_text=True))
+    assert re.search(r'id="behind" role="status"\s+hidden', answer.text)
     body = client.get("/system.json").get_json()
     assert body["pages_replica"]["error"] is None
     assert body["server"]["is_replica"] is False and body["pages_replica"]["is_replica"] is True
@@ -101,7 +101,7 @@ def test_pages_are_read_from_the_standby_and_the_system_from_the_primary(
     assert body["pages_replica"]["behind_seconds"] < 5
     (following,) = body["replicas"]
     assert following["state"] == "streaming"
-    assert "a replica, " in client.get("/system").get_data(as_text=True)
+    assert "a replica, " in client.get("/system").text
 
 
 def test_a_late_standby_is_told_on_every_page_until_it_has_caught_up(
@@ -120,7 +120,7 @@ def test_a_late_standby_is_told_on_every_page_until_it_has_caught_up(
         a_worker(connection, "w1")
         wait_until(lambda: HEADER in client.get("/runs.json").headers, 20, "the standby is late")
         assert queued(client) == 0
-        page = client.get("/runs").get_data(as_text=True)
+        page = client.get("/runs").text
         assert re.search(r'id="behind" role="status">', page) and re.search(
             r"<b>\d+(\.\d)? s</b> behind", page
         )
@@ -136,7 +136,7 @@ def test_a_late_standby_is_told_on_every_page_until_it_has_caught_up(
         )
         assert int(client.get("/runs.json").headers[HEADER]) >= 1
         app.extensions["wakeboard_database"].dispose()
-        assert "pg_wal_replay_resume()" in client.get("/_fragments/system/server").get_data(as_text=True)
+        assert "pg_wal_replay_resume()" in client.get("/_fragments/system/server").text
     finally:
         standby.tell("SELECT pg_wal_replay_resume()")
     wait_until(lambda: HEADER not in client.get("/runs.json").headers, 20, "the standby caught up")
@@ -160,7 +160,7 @@ def test_a_prepared_transaction_that_nobody_ends_is_named(
         (prepared,) = [holder for holder in found if holder["kind"] == "prepared"]
         assert (prepared["id"], prepared["owner"], prepared["is_long"]) == ("left behind", "wakeboard", False)
         assert prepared["seconds"] is not None and prepared["transactions"] is not None
-        assert "left behind" in client.get("/_fragments/system/horizon").get_data(as_text=True)
+        assert "left behind" in client.get("/_fragments/system/horizon").text
     finally:
         connection.execute("ROLLBACK PREPARED 'left behind'")
 
@@ -179,7 +179,7 @@ def test_a_replica_that_is_gone_is_told_where_one_can_still_look(
         assert client.get("/runs.json").status_code == 503
         answer = client.get("/system")
         assert answer.status_code == 200
-        assert "The replica that pages are read from does not answer" in answer.get_data(as_text=True)
+        assert "The replica that pages are read from does not answer" in answer.text
         assert client.get("/statusz").status_code == 200
         app.extensions["wakeboard_database"].dispose()
 

@@ -10,7 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, one_line
+from tests.dashboard.conftest import AsRole, items_of, one_line
 from tests.dashboard.test_activity_report import HOSTILE, a_full_night, failure, html, night
 from tests.dashboard.test_alerts import JSON, told
 from tests.support.factories import a_run, age, from_now, insert, rows
@@ -93,9 +93,9 @@ def test_an_admin_switches_it_on_for_a_time_of_the_sites_clocks(
     client: FlaskClient, connection: Connection
 ) -> None:
     path = f"/alerts/{rule(connection)['id']}/edit"
-    page = client.get("/alerts").get_data(as_text=True)
+    page = client.get("/alerts").text
     assert "Report of the night" in page and "Nothing is sent until an admin switches it on." in page
-    form = one_line(client.get(path).get_data(as_text=True))
+    form = one_line(client.get(path).text)
     assert 'name="at" value="08:00"' in form and "(00:00 to 23:59, UTC)" in form
     answer = client.post(path, data={"enabled": "1", "at": "07:30", "since": "17:00"})
     assert answer.status_code == 303
@@ -104,7 +104,7 @@ def test_an_admin_switches_it_on_for_a_time_of_the_sites_clocks(
     assert kept["recovered_at"] is not None, "on from now: none of a morning before"
     (audited,) = rows(connection, "audit_log", "action = 'alert.edit'")
     assert (audited["before"]["enabled"], audited["after"]["enabled"]) == (False, True)
-    standing = {item["kind"]: item["status"] for item in client.get("/alerts.json").get_json()["items"]}
+    standing = {item["kind"]: item["status"] for item in items_of(client, "/alerts.json")}
     assert standing["morning_report"] == "on"
     wrong = client.post(path, json={"at": "25:00"}, headers=JSON)
     assert wrong.status_code == 400 and "allowed: 00:00 to 23:59" in wrong.get_json()["message"]
@@ -120,7 +120,7 @@ def test_the_rules_own_button_sends_a_real_report(
     told: FlaskClient, connection: Connection, mailbox: Mailbox, receiver: Receiver
 ) -> None:
     number = rule(connection)["id"]
-    page = told.get("/alerts").get_data(as_text=True)
+    page = told.get("/alerts").text
     assert f'formaction="/alerts/{number}/test"' in page
     assert f'formaction="/alerts/{number}/test?channel=' not in page, "a channel is tested by an alarm's rule"
     assert told.post(f"/alerts/{number}/test", headers=JSON).status_code == 200

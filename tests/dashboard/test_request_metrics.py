@@ -53,7 +53,7 @@ def test_each_page_is_told_with_its_time_in_the_database(client: FlaskClient) ->
     assert page["median_seconds"] <= page["p95_seconds"] <= page["slowest_seconds"]
     assert page["slowest_address"] == "/runs?q"
     assert told(client, "/runs/<id>")["refused"] == 1
-    html = client.get("/system").get_data(as_text=True)
+    html = client.get("/system").text
     assert "What this dashboard costs" in html and "/runs/&lt;id&gt;" in html and "secret-word" not in html
     (process,) = client.get("/system.json").get_json()["processes"]
     assert process["pid"] == os.getpid() and process["busy"] == 1 and process["memory_bytes"] > 10_000_000

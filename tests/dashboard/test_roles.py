@@ -9,13 +9,17 @@ import pytest
 from flask import Flask
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole
-from tests.support.every_page import acts, furnish, plain_text
+from tests.dashboard.conftest import AsRole, page_of
+from tests.support.every_page import acts, addresses, furnish, plain_text
 from tests.support.factories import rows
 from wakeboard.core.states import VERBS, Role
 from wakeboard_dashboard.text import targets
 
 JSON = {"Accept": "application/json"}
+WITH_VERBS = (
+    "/runs", "/runs/<id:run_id>", "/effects", "/leases", "/types", "/types/<path:name>",
+    "/workers/<path:name>", "/schedules", "/schedules/<name>", "/errors/<group:fingerprint>",
+)  # fmt: skip
 UNREADABLE = {"data": "[", "content_type": "application/json"}
 
 
@@ -28,25 +32,43 @@ def test_a_viewer_is_refused_every_verb_before_the_form_is_read_and_each_try_is_
     posted: dict[str, Any],
     headers: dict[str, str],
 ) -> None:
-    addresses = acts(app, furnish(connection, plain_text(), plain_text("k")))
+    verbs = acts(app, furnish(connection, plain_text(), plain_text("k")))
     viewer = as_role("viewer")
-    assert len(addresses) > 30
-    for address in addresses.values():
+    assert len(verbs) > 30
+    for address in verbs.values():
         newest = connection.execute("SELECT max(id) FROM wakeboard.audit_log").fetchone()
         answer = viewer.post(address, headers=headers, **posted)
-        assert answer.status_code == 403, (address, answer.get_data(as_text=True))
+        assert answer.status_code == 403, (address, answer.text)
         kept = rows(connection, "audit_log", f"id > {newest[0] if newest else 0}")
         assert [(row["actor"], row["result"]) for row in kept] == [("viewer", "denied")], address
         assert kept[0]["action"] in VERBS, address
 
 
+def test_a_viewer_is_refused_the_form_of_every_verb(
+    app: Flask, as_role: AsRole, connection: Connection
+) -> None:
+    viewer = as_role("viewer")
+    for rule, address in acts(app, furnish(connection, plain_text(), plain_text("k"))).items():
+        assert viewer.get(address).status_code in (403, 405), (rule, address)
+
+
+def test_a_viewer_finds_the_verbs_of_every_page_switched_off(
+    app: Flask, as_role: AsRole, connection: Connection
+) -> None:
+    pages, viewer = addresses(app, furnish(connection, plain_text(), plain_text("k"))), as_role("viewer")
+    for rule in WITH_VERBS:
+        page = page_of(viewer, pages[rule][0])
+        assert 'disabled title="Needs the role operator"' in page, rule
+        assert "hx-post" not in page, rule
+
+
 def test_an_operator_is_refused_what_admins_do_and_nothing_else(
     app: Flask, as_role: AsRole, connection: Connection
 ) -> None:
-    addresses = acts(app, furnish(connection, plain_text(), plain_text("k")))
+    verbs = acts(app, furnish(connection, plain_text(), plain_text("k")))
     operator = as_role("operator")
     refused = {
-        rule for rule, address in addresses.items() if operator.post(address, **UNREADABLE).status_code == 403
+        rule for rule, address in verbs.items() if operator.post(address, **UNREADABLE).status_code == 403
     }
     denied = {row["action"] for row in rows(connection, "audit_log", "result = 'denied'")}
     assert {VERBS[action].role for action in denied} == {Role.ADMIN}

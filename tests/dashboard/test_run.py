@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
-from html import unescape
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match
+from tests.dashboard.conftest import AsRole, assert_fragments_match, words_of
 from tests.support.factories import (
     a_definition,
     a_run,
@@ -34,14 +33,6 @@ JSON = {"Accept": "application/json"}
 HTMX = {"HX-Request": "true"}
 
 
-def words(client: FlaskClient, path: str) -> str:
-    """The text of a page's middle as a reader sees it."""
-    answer = client.get(path)
-    assert answer.status_code == 200, answer.get_data(as_text=True)[-3000:]
-    middle = answer.get_data(as_text=True).split("<main")[1].split("</main>")[0]
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", middle)).split())
-
-
 @pytest.mark.parametrize("number", ["7", "12345678901234567890123", "0"])
 def test_a_run_that_is_not_there_is_said_so(client: FlaskClient, number: str) -> None:
     for path in (f"/runs/{number}", f"/runs/{number}.json", f"/_fragments/runs/{number}/attempts"):
@@ -50,7 +41,7 @@ def test_a_run_that_is_not_there_is_said_so(client: FlaskClient, number: str) ->
 
 
 def words_of_error(client: FlaskClient, path: str) -> str:
-    return client.get(path).get_data(as_text=True)
+    return client.get(path).text
 
 
 def test_a_page_of_one_run_takes_no_filters(client: FlaskClient, connection: Connection) -> None:
@@ -60,7 +51,7 @@ def test_a_page_of_one_run_takes_no_filters(client: FlaskClient, connection: Con
 def test_a_delayed_run_says_when_it_is_due(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection)
     run = a_run(connection, run_at="1 hour")
-    assert "Waits for its time: due" in words(client, f"/runs/{run}")
+    assert "Waits for its time: due" in words_of(client, f"/runs/{run}")
 
 
 def test_a_run_that_backs_off_says_after_which_failure_and_by_which_rule(
@@ -69,7 +60,7 @@ def test_a_run_that_backs_off_says_after_which_failure_and_by_which_rule(
     a_worker(connection)
     a_type(connection, "mail", backoff="1m,5m", max_attempts=4)
     run = a_run(connection, "failed", attempts=2, failures=2)
-    shown = words(client, f"/runs/{run}")
+    shown = words_of(client, f"/runs/{run}")
     assert "Backing off after attempt 2 of 4 ( smtp_down ), next at 20" in shown
     assert "1 m, 5 m, then always the last" in shown or "1 min, 5 min, then always the last" in shown
 
@@ -79,18 +70,18 @@ def test_a_run_of_a_paused_type_says_who_paused_it_and_why(
 ) -> None:
     a_type(connection, "mail", paused_by="anna", paused_reason="CRM is down")
     connection.execute("UPDATE wakeboard.job_types SET paused_at = now()")
-    shown = words(client, f"/runs/{a_run(connection)}")
+    shown = words_of(client, f"/runs/{a_run(connection)}")
     assert "was paused by anna at 20" in shown and "“CRM is down”" in shown
 
 
 def test_a_run_that_no_worker_can_take_says_so(client: FlaskClient, connection: Connection) -> None:
     run = a_run(connection)
-    assert "No worker is alive at all" in words(client, f"/runs/{run}")
+    assert "No worker is alive at all" in words_of(client, f"/runs/{run}")
     a_worker(connection, job_types=["report"])
     a_worker(connection, seen="-10 minutes")
-    assert "No live worker runs this type. 1 worker is alive" in words(client, f"/runs/{run}")
+    assert "No live worker runs this type. 1 worker is alive" in words_of(client, f"/runs/{run}")
     a_worker(connection)
-    assert "No live worker" not in words(client, f"/runs/{run}")
+    assert "No live worker" not in words_of(client, f"/runs/{run}")
 
 
 def test_a_run_behind_its_types_limit_names_the_limit(client: FlaskClient, connection: Connection) -> None:
@@ -98,9 +89,9 @@ def test_a_run_behind_its_types_limit_names_the_limit(client: FlaskClient, conne
     a_type(connection, "mail", max_running=5, max_running_operator=2)
     run = a_run(connection)
     a_run(connection, "running")
-    assert "The limit is reached" not in words(client, f"/runs/{run}")
+    assert "The limit is reached" not in words_of(client, f"/runs/{run}")
     a_run(connection, "running")
-    assert "The limit is reached: 2 of 2 allowed runs of this type are running" in words(
+    assert "The limit is reached: 2 of 2 allowed runs of this type are running" in words_of(
         client, f"/runs/{run}"
     )
 
@@ -108,18 +99,18 @@ def test_a_run_behind_its_types_limit_names_the_limit(client: FlaskClient, conne
 def test_a_due_run_counts_only_what_is_claimed_before_it(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection)
     run = a_run(connection, run_at="-1 minute")
-    assert "Nothing is in its way" in words(client, f"/runs/{run}")
+    assert "Nothing is in its way" in words_of(client, f"/runs/{run}")
     a_run(connection, run_at="-2 minutes")
     a_run(connection, priority=0)
     a_run(connection, priority=4, run_at="-1 hour")
     a_run(connection, run_at="1 minute", priority=0)
     a_run(connection, job_type="report", run_at="-1 hour")
-    assert "2 due runs of this type come before it;" in words(client, f"/runs/{run}")
+    assert "2 due runs of this type come before it;" in words_of(client, f"/runs/{run}")
 
 
 def test_full_workers_are_said_to_be_full(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection, concurrency=2, running=2)
-    assert "All 2 slots of 1 worker for this type are busy" in words(client, f"/runs/{a_run(connection)}")
+    assert "All 2 slots of 1 worker for this type are busy" in words_of(client, f"/runs/{a_run(connection)}")
 
 
 def test_a_running_run_names_its_worker_its_progress_and_what_it_prints(
@@ -133,11 +124,11 @@ def test_a_running_run_names_its_worker_its_progress_and_what_it_prints(
         {"run_id": run, "lease_epoch": 1, "tail": "page 3 of 12"},
         returning="run_id",
     )
-    shown = words(client, f"/runs/{run}")
+    shown = words_of(client, f"/runs/{run}")
     for part in ("on worker w-7", "70 of 100", "Output so far page 3 of 12"):
         assert part in shown
     connection.execute("UPDATE wakeboard.run_output SET lease_epoch = 0")
-    assert "page 3 of 12" not in words(client, f"/runs/{run}")
+    assert "page 3 of 12" not in words_of(client, f"/runs/{run}")
 
 
 def test_progress_told_before_a_good_end_is_not_taken_for_it(
@@ -152,15 +143,15 @@ def test_progress_told_before_a_good_end_is_not_taken_for_it(
 def test_a_lease_that_ended_is_loud_and_offers_release(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection, "w1")
     run = a_run(connection, "running", locked_until="-1 minute")
-    assert "Stuck: its lease ended" in words(client, f"/runs/{run}")
-    assert f"/leases/{run}/release" in client.get(f"/runs/{run}").get_data(as_text=True)
+    assert "Stuck: its lease ended" in words_of(client, f"/runs/{run}")
+    assert f"/leases/{run}/release" in client.get(f"/runs/{run}").text
     assert client.get(f"/runs/{run}.json").get_json()["stuck"] is True
 
 
 def test_a_run_that_was_asked_to_stop_says_since_when(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection, "w1")
     run = a_run(connection, "running", cancel_requested_at="-5 seconds")
-    page = client.get(f"/runs/{run}").get_data(as_text=True)
+    page = client.get(f"/runs/{run}").text
     assert "Asked to stop" in page and "It was already asked to stop" in page
 
 
@@ -176,7 +167,7 @@ def test_a_dead_run_says_why_it_gave_up(
     client: FlaskClient, connection: Connection, columns: dict[str, Any], sentence: str
 ) -> None:
     run = a_run(connection, "dead", **columns)
-    assert sentence in words(client, f"/runs/{run}")
+    assert sentence in words_of(client, f"/runs/{run}")
 
 
 def test_each_attempt_tells_its_story(client: FlaskClient, connection: Connection) -> None:
@@ -192,7 +183,7 @@ def test_each_attempt_tells_its_story(client: FlaskClient, connection: Connectio
         refused_outcome="succeeded",
     )  # fmt: skip
     an_attempt(connection, run, attempt=3, lease_epoch=3, result={"rows": 1204}, note="slow provider")
-    shown = words(client, f"/runs/{run}")
+    shown = words_of(client, f"/runs/{run}")
     for part in (
         "Attempt 1 failed", "40P01 deadlock", "next try after 4 min: not by the rule", "Trace File crm.py",
         "Output page 1",
@@ -207,10 +198,10 @@ def test_each_attempt_tells_its_story(client: FlaskClient, connection: Connectio
 
 def test_the_facts_stay_those_of_the_head(client: FlaskClient, connection: Connection) -> None:
     run_id = a_run(connection, "failed", attempts=2)
-    page = client.get(f"/runs/{run_id}").get_data(as_text=True)
+    page = client.get(f"/runs/{run_id}").text
     assert f'hx-get="/_fragments/runs/{run_id}/facts"' in page
     connection.execute("UPDATE wakeboard.job_runs SET failures = 2, priority = 0 WHERE id = %s", (run_id,))
-    facts = client.get(f"/_fragments/runs/{run_id}/facts").get_data(as_text=True)
+    facts = client.get(f"/_fragments/runs/{run_id}/facts").text
     assert "2 of 10 failures" in facts and "<dd>0 <span" in facts
 
 
@@ -220,7 +211,7 @@ def test_the_facts_name_where_the_run_came_from(client: FlaskClient, connection:
         connection, definition_id=definition, idempotency_key="invoice:812", enqueued_by="shop",
         timeout_seconds=90, origin_run_id=4711, payload={"invoice_id": 812},
     )  # fmt: skip
-    shown = words(client, f"/runs/{run}")
+    shown = words_of(client, f"/runs/{run}")
     for part in (
         "Schedule nightly",
         "Key invoice:812",
@@ -232,21 +223,21 @@ def test_the_facts_name_where_the_run_came_from(client: FlaskClient, connection:
     ):
         assert part in shown
     connection.execute("DELETE FROM wakeboard.job_definitions")
-    assert "removed" in words(client, f"/runs/{run}")
+    assert "removed" in words_of(client, f"/runs/{run}")
 
 
 def test_a_large_payload_is_begun_on_the_page_and_whole_on_its_own(
     client: FlaskClient, connection: Connection
 ) -> None:
     run = a_run(connection, "succeeded", payload={"list": ["needle", *range(10_000), "the last"]})
-    html = client.get(f"/runs/{run}").get_data(as_text=True)
+    html = client.get(f"/runs/{run}").text
     assert (html.count(">needle<"), html.count("the last")) == (1, 0)
     assert "and 9\u202f952 more" in html and f'href="/runs/{run}/payload"' in html
-    whole = client.get(f"/runs/{run}/payload").get_data(as_text=True)
+    whole = client.get(f"/runs/{run}/payload").text
     assert (whole.count("needle"), whole.count("the last")) == (1, 1)
     assert 'data-copy-from="payload"' in whole
     assert client.get(f"/runs/{run}/payload.json").get_json()["payload"]["list"][-1] == "the last"
-    asked = client.get(f"/runs/{run}/again").get_data(as_text=True)
+    asked = client.get(f"/runs/{run}/again").text
     assert (asked.count("needle"), asked.count("the last")) == (1, 0)
     assert len(asked) < 20_000
 
@@ -258,7 +249,7 @@ def test_what_was_done_once_is_listed(client: FlaskClient, connection: Connectio
         {"scope": f"run:{run}", "key": "charge", "run_id": run, "attempt": 1, "lease_epoch": 1,
          "status": "started"},
     )  # fmt: skip
-    shown = words(client, f"/runs/{run}")
+    shown = words_of(client, f"/runs/{run}")
     assert "charge begun, not confirmed" in shown and "Settle" in shown
 
 
@@ -266,7 +257,7 @@ def test_the_audit_trail_tells_who_did_what_and_why(as_role: AsRole, connection:
     run = a_run(connection, "dead")
     operator = as_role("operator")
     operator.post(f"/runs/{run}/retry", data={"reason": "CRM is back"})
-    shown = words(operator, f"/runs/{run}")
+    shown = words_of(operator, f"/runs/{run}")
     trail = shown[shown.index("Audit trail") :]
     assert "operator web Retry dead → queued CRM is back" in trail
 
@@ -274,8 +265,8 @@ def test_the_audit_trail_tells_who_did_what_and_why(as_role: AsRole, connection:
 def test_run_again_links_both_ways(client: FlaskClient, connection: Connection) -> None:
     run = a_run(connection, "succeeded", payload={"n": 1})
     made = client.post(f"/runs/{run}/again", headers=JSON).get_json()["id"]
-    assert f"Run again as {made}" in words(client, f"/runs/{run}")
-    assert f"Made from run {run}" in words(client, f"/runs/{made}")
+    assert f"Run again as {made}" in words_of(client, f"/runs/{run}")
+    assert f"Made from run {run}" in words_of(client, f"/runs/{made}")
     assert client.get(f"/runs/{run}.json").get_json()["descendants"] == [made]
 
 
@@ -298,7 +289,7 @@ def test_the_verbs_on_the_page_are_those_its_state_allows(
     a_worker(connection, "w1")
     for state in Status:
         run = a_run(connection, state.value)
-        page = client.get(f"/runs/{run}").get_data(as_text=True)
+        page = client.get(f"/runs/{run}").text
         offered = set(re.findall(r'<button id="do-(\w+)"', page))
         names = ("run.retry", "run.cancel", "run.again")
         assert offered == {VERBS[name].name for name in names if is_allowed(VERBS[name], state)}
@@ -307,7 +298,7 @@ def test_the_verbs_on_the_page_are_those_its_state_allows(
 def test_a_viewer_sees_everything_but_may_do_nothing(as_role: AsRole, connection: Connection) -> None:
     run = a_run(connection, "dead")
     viewer = as_role("viewer")
-    page = viewer.get(f"/runs/{run}").get_data(as_text=True)
+    page = viewer.get(f"/runs/{run}").text
     assert "Gave up" in page and "Needs the role operator" in page and "hx-post" not in page
     for verb in ("retry", "cancel", "again"):
         assert viewer.post(f"/runs/{run}/{verb}", headers=JSON).status_code == 403
@@ -346,10 +337,10 @@ def test_a_dead_run_is_put_away_and_its_page_still_says_why_it_died(
     client: FlaskClient, connection: Connection
 ) -> None:
     run = a_run(connection, "dead")
-    page = client.get(f"/runs/{run}").get_data(as_text=True)
+    page = client.get(f"/runs/{run}").text
     assert f"Dismiss run {run}? It is cancelled and no longer counts as dead" in page
     assert client.post(f"/runs/{run}/cancel", data={"reason": "nobody wants it"}).status_code == 303
-    page = client.get(f"/runs/{run}").get_data(as_text=True)
+    page = client.get(f"/runs/{run}").text
     assert "<strong>Cancelled</strong>" in page and "gave up; cancelled later" in page
     assert "The mail server did not answer." in page and "nobody wants it" in page
     assert client.get("/overview.json").get_json()["dead"] == 0
@@ -359,7 +350,7 @@ def test_a_verb_answers_a_page_and_a_form(client: FlaskClient, connection: Conne
     run = a_run(connection, "dead")
     toast = client.post(f"/runs/{run}/retry", headers=HTMX)
     assert (toast.status_code, toast.headers["HX-Trigger"]) == (200, "live:now")
-    assert f"Run {run} is due now." in toast.get_data(as_text=True)
+    assert f"Run {run} is due now." in toast.text
     late = client.post(f"/runs/{run}/again", headers=HTMX)
     assert late.status_code == 409 and late.mimetype == "text/plain"
     form = client.post(f"/runs/{run}/cancel", data={"next": "/runs?status=dead"})
@@ -384,14 +375,14 @@ def test_a_verb_on_a_run_that_is_gone_is_a_404(client: FlaskClient) -> None:
 
 def test_the_confirm_page_changes_nothing(client: FlaskClient, connection: Connection) -> None:
     run = a_run(connection)
-    assert f"Cancel run {run}?" in client.get(f"/runs/{run}/cancel").get_data(as_text=True)
+    assert f"Cancel run {run}?" in client.get(f"/runs/{run}/cancel").text
     assert status(connection, run) == "queued"
 
 
 def test_an_admin_may_run_again_with_another_payload(as_role: AsRole, connection: Connection) -> None:
     run = a_run(connection, "succeeded", payload={"n": 1, "token": "hunter2"})
     admin = as_role("admin")
-    confirm = admin.get(f"/runs/{run}/again").get_data(as_text=True)
+    confirm = admin.get(f"/runs/{run}/again").text
     assert '<textarea name="payload"' in confirm and "hunter2" not in confirm
     by_form = admin.post(f"/runs/{run}/again", data={"payload": '{"n": 2}'}, headers=JSON).get_json()["id"]
     by_json = admin.post(f"/runs/{run}/again", json={"payload": {"n": 3}}, headers=JSON).get_json()["id"]
@@ -403,7 +394,7 @@ def test_an_admin_may_run_again_with_another_payload(as_role: AsRole, connection
         answer = admin.post(f"/runs/{run}/again", data={"payload": wrong}, headers=JSON)
         assert answer.status_code == 400
     assert as_role("operator").post(f"/runs/{run}/again", data={"payload": "{}"}).status_code == 403
-    assert "textarea" not in as_role("operator").get(f"/runs/{run}/again").get_data(as_text=True)
+    assert "textarea" not in as_role("operator").get(f"/runs/{run}/again").text
     assert len(rows(connection, "job_runs", "origin_run_id = %s", run)) == 3
 
 
@@ -428,7 +419,7 @@ def test_hostile_text_stays_text_in_every_place(client: FlaskClient, connection:
             **texts,
         )
         client.post(f"/runs/{run}/cancel", data={"reason": HOSTILE})
-        page = client.get(f"/runs/{run}").get_data(as_text=True)
+        page = client.get(f"/runs/{run}").text
         assert "<img src=x" not in page and "\u202e" not in page
         assert "&lt;img src=x" in page
 
@@ -496,5 +487,5 @@ def test_nobody_is_asked_about_what_is_not_there(
     client: FlaskClient, as_role: AsRole, address: str, sentence: str
 ) -> None:
     answer = client.get(address)
-    assert answer.status_code == 404 and sentence in answer.get_data(as_text=True)
+    assert answer.status_code == 404 and sentence in answer.text
     assert as_role("viewer").get(address).status_code == 403

@@ -11,19 +11,12 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole
+from tests.dashboard.conftest import AsRole, words_of
 from tests.support.factories import a_definition, a_run, a_worker, an_attempt, from_now, insert, row
 from wakeboard.core import parent_run
 from wakeboard.queue import enqueue, enqueue_many
 
 SLOT = "2026-11-{:02}T02:00:00Z"
-
-
-def words(client: FlaskClient, path: str) -> str:
-    answer = client.get(path)
-    assert answer.status_code == 200, answer.get_data(as_text=True)[-3000:]
-    middle = answer.get_data(as_text=True).split("<main")[1].split("</main>")[0]
-    return " ".join(unescape(re.sub(r"<[^>]+>", " ", middle)).split())
 
 
 def test_what_a_handler_enqueues_is_linked_to_its_run_both_ways(
@@ -40,8 +33,8 @@ def test_what_a_handler_enqueues_is_linked_to_its_run_both_ways(
         parent, parent, None, None,
     ]  # fmt: skip
     assert row(connection, child)["enqueued_by"] == f"run:{parent}"
-    assert f"It enqueued {child} queued mail {first} queued mail" in words(client, f"/runs/{parent}")
-    assert f"Enqueued by run {parent} succeeded import" in words(client, f"/runs/{child}")
+    assert f"It enqueued {child} queued mail {first} queued mail" in words_of(client, f"/runs/{parent}")
+    assert f"Enqueued by run {parent} succeeded import" in words_of(client, f"/runs/{child}")
     twin = client.get(f"/runs/{parent}.json").get_json()
     assert (twin["enqueued"], twin["descendants"]) == ([child, first], [])
 
@@ -53,9 +46,9 @@ def test_what_a_person_ran_again_is_told_from_what_a_handler_enqueued(
     with parent_run.ParentRun(parent):
         child = enqueue(connection, "mail")
     again = client.post(f"/runs/{parent}/again", headers={"Accept": "application/json"}).get_json()["id"]
-    shown = words(client, f"/runs/{parent}")
+    shown = words_of(client, f"/runs/{parent}")
     assert f"Run again as {again} queued It enqueued {child} queued" in shown
-    made = words(client, f"/runs/{again}")
+    made = words_of(client, f"/runs/{again}")
     assert f"Made from run {parent} succeeded which keeps the key invoice:812" in made
 
 
@@ -65,7 +58,7 @@ def test_a_run_that_many_were_enqueued_by_lists_the_first(
     parent = a_run(connection, "succeeded")
     with parent_run.ParentRun(parent):
         enqueue_many(connection, [{"job_type": "mail"}] * 60)
-    assert "The first 50 are listed." in words(client, f"/runs/{parent}")
+    assert "The first 50 are listed." in words_of(client, f"/runs/{parent}")
 
 
 def test_a_scheduled_run_leads_to_the_slots_around_it(client: FlaskClient, connection: Connection) -> None:
@@ -76,11 +69,11 @@ def test_a_scheduled_run_leads_to_the_slots_around_it(client: FlaskClient, conne
     )
     a_run(connection, "succeeded", definition_id=other, scheduled_for=SLOT.format(20))
     a_run(connection, "succeeded", definition_id=nightly)
-    shown = words(client, f"/runs/{here}")
+    shown = words_of(client, f"/runs/{here}")
     assert f"Slot before {first} succeeded 2026-11-19 02:00:00 UTC" in shown
     assert f"Slot after {last} succeeded 2026-11-21 02:00:00 UTC" in shown
-    assert "Slot before none is kept" in words(client, f"/runs/{first}")
-    assert "Slot after not yet" in words(client, f"/runs/{last}")
+    assert "Slot before none is kept" in words_of(client, f"/runs/{first}")
+    assert "Slot after not yet" in words_of(client, f"/runs/{last}")
     assert client.get(f"/runs/{here}.json").get_json()["slots"] == {"before": first, "after": last}
 
 
@@ -99,13 +92,13 @@ def test_an_effect_says_how_it_stands_and_only_an_unconfirmed_one_can_be_settled
     now = {"attempt": 2, "lease_epoch": 2, "key": "parcel", "status": "started", "scope": "global"}
     insert(connection, "effects", common | now)
     operator = as_role("operator")
-    shown = words(operator, f"/runs/{run}")
+    shown = words_of(operator, f"/runs/{run}")
     assert "parcel under way attempt 2" in shown and "counts for every run" in shown
     assert "charge done" in shown and "settled by anna" in shown and '"id": "ch_1"' in shown
     assert "letter begun, not confirmed" in shown and "hunter2" not in shown
-    html = operator.get(f"/runs/{run}").get_data(as_text=True)
+    html = operator.get(f"/runs/{run}").text
     assert re.findall(r'href="(/effects/\d+/settle)"', html) == ["/effects/1/settle"]
-    assert "/settle" not in as_role("viewer").get(f"/runs/{run}").get_data(as_text=True)
+    assert "/settle" not in as_role("viewer").get(f"/runs/{run}").text
     twin = operator.get(f"/runs/{run}.json").get_json()["effects"]
     assert [(each["key"], each["state"]) for each in twin] == [
         ("parcel", "running"), ("charge", "done"), ("letter", "unconfirmed"),
@@ -118,15 +111,15 @@ def test_progress_has_a_rate_and_an_end_in_page_and_twin(client: FlaskClient, co
         connection, "running", started_at="-100 seconds", run_at="-2 minutes", progress_done=500,
         progress_total=2000, locked_until="30 seconds",
     )  # fmt: skip
-    shown = words(client, f"/runs/{run}")
+    shown = words_of(client, f"/runs/{run}")
     assert "500 of 2 000, 25 % 5 a second, through about 20" in shown
     found = client.get(f"/runs/{run}.json").get_json()["progress"]
     assert found["per_second"] == pytest.approx(5, abs=0.2) and found["ends_at"]
     # It stands still between two heartbeats, and nothing is promised of what is stuck.
-    alone = client.get(f"/_fragments/runs/{run}/state").get_data(as_text=True)
-    assert alone in client.get(f"/runs/{run}").get_data(as_text=True)
+    alone = client.get(f"/_fragments/runs/{run}/state").text
+    assert alone in client.get(f"/runs/{run}").text
     connection.execute("UPDATE wakeboard.job_runs SET locked_until = now() - interval '1 second'")
-    stuck = words(client, f"/runs/{run}")
+    stuck = words_of(client, f"/runs/{run}")
     assert "500 of 2" in stuck and "through about" not in stuck
 
 
@@ -137,11 +130,11 @@ def test_an_attempt_has_a_page_with_all_it_said(client: FlaskClient, connection:
             connection, run, attempt=number, lease_epoch=number, outcome="failed", error_code="E", error="no",
             traceback=f"trace {number} password=hunter2", output_tail="page 1", result={"n": number},
         )  # fmt: skip
-    html = client.get(f"/runs/{run}").get_data(as_text=True)
+    html = client.get(f"/runs/{run}").text
     # The newest five on the page, and the newest of them in the ticket; the others one click away.
     assert [number for number in range(1, 9) if f"trace {number} " in html] == [4, 5, 6, 7, 8]
     assert f'href="/runs/{run}/attempts/2"' in html
-    alone = words(client, f"/runs/{run}/attempts/2")
+    alone = words_of(client, f"/runs/{run}/attempts/2")
     assert "trace 2" in alone and "Output page 1" in alone and "hunter2" not in alone
     twin = client.get(f"/runs/{run}/attempts/2.json").get_json()
     assert (twin["attempt"], twin["result"]) == (2, {"n": 2}) and "hunter2" not in twin["traceback"]
@@ -170,7 +163,7 @@ def test_values_of_a_payload_lead_to_the_runs_that_have_them_too(
 ) -> None:
     run = a_run(connection, payload={"customer": {"id": 812, "name": "Anna & Co"}, "token": "hunter2"})
     a_run(connection, payload={"customer": {"id": 813}})
-    html = client.get(f"/runs/{run}").get_data(as_text=True)
+    html = client.get(f"/runs/{run}").text
     links = [unescape(link) for link in re.findall(r'href="(/runs\?payload[^"]*)"', html)]
     assert links == ["/runs?payload.customer.id=812", "/runs?payload.customer.name=Anna+%26+Co"]
     for link in links:
@@ -180,15 +173,15 @@ def test_values_of_a_payload_lead_to_the_runs_that_have_them_too(
 
 def test_a_short_payload_is_there_as_json_too(client: FlaskClient, connection: Connection) -> None:
     payload = {"n": [1, 2], "text": "<b>quoted</b>"}
-    html = client.get(f"/runs/{a_run(connection, payload=payload)}").get_data(as_text=True)
+    html = client.get(f"/runs/{a_run(connection, payload=payload)}").text
     shown = re.search(r'<pre id="payload">(.*?)</pre>', html, re.DOTALL)
     assert shown and json.loads(unescape(shown[1])) == payload
-    assert "Empty" in words(client, f"/runs/{a_run(connection)}")
+    assert "Empty" in words_of(client, f"/runs/{a_run(connection)}")
 
 
 def test_a_ticket_and_commands_stand_on_the_page(client: FlaskClient, connection: Connection) -> None:
     run = a_run(connection, "dead", payload={"id": 812})
-    html = unescape(client.get(f"/runs/{run}").get_data(as_text=True))
+    html = unescape(client.get(f"/runs/{run}").text)
     assert f"### Run {run}: `mail` is dead" in html and f"page: http://localhost/runs/{run}" in html
     assert f"wakeboard retry {run}" in html and "wakeboard enqueue --payload '{\"id\": 812}' mail" in html
     assert f"http://localhost/runs/{run}/again" in html

@@ -12,11 +12,12 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, fragments_of, rows_in
+from tests.dashboard.conftest import AsRole, assert_fragments_match, fragments_of, items_of, page_of, rows_in
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_definition, a_run, a_type, a_worker, age, an_attempt
 from wakeboard.core.states import Status, is_allowed
 from wakeboard.reporting.filters import search
+from wakeboard.reporting.filters.runs import FIELDS
 from wakeboard_dashboard.queries import runs
 from wakeboard_dashboard.views.runs import row_verb
 
@@ -24,15 +25,7 @@ HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'"
 
 
 def listed(client: FlaskClient, query: str = "") -> list[int]:
-    answer = client.get(f"/runs.json?{query}")
-    assert answer.status_code == 200, answer.get_json()
-    return [item["id"] for item in answer.get_json()["items"]]
-
-
-def html(client: FlaskClient, path: str = "/runs") -> str:
-    answer = client.get(path)
-    assert answer.status_code == 200
-    return answer.get_data(as_text=True)
+    return [item["id"] for item in items_of(client, f"/runs.json?{query}")]
 
 
 def live_list(page: str) -> str:
@@ -41,8 +34,8 @@ def live_list(page: str) -> str:
 
 
 def test_an_empty_list_says_how_a_run_comes_to_be(client: FlaskClient) -> None:
-    assert "There are no runs yet" in html(client)
-    assert "No run matches" in html(client, "/runs?status=dead")
+    assert "There are no runs yet" in page_of(client, "/runs")
+    assert "No run matches" in page_of(client, "/runs?status=dead")
 
 
 def test_a_row_says_what_failed_how_often_and_when_it_goes_on(
@@ -50,7 +43,7 @@ def test_a_row_says_what_failed_how_often_and_when_it_goes_on(
 ) -> None:
     a_type(connection, "mail", max_attempts=4)
     run = a_run(connection, "failed", attempts=2, failures=2, last_error="connection refused")
-    page = html(client)
+    page = page_of(client, "/runs")
     row = page[page.index(f'id="run-{run}"') :].split("</tr>")[0]
     for words in ("failed", "smtp_down", "connection refused", ">2/4<", "next try", f"/runs/{run}/retry"):
         assert words in row
@@ -64,9 +57,9 @@ def test_a_run_whose_lease_ended_or_whose_worker_is_silent_is_stuck(
     held = a_run(connection, "running", locked_by="alive")
     late = a_run(connection, "running", locked_by="alive", locked_until="-1 second")
     orphan = a_run(connection, "running", locked_by="silent")
-    stuck = {item["id"]: item["stuck"] for item in client.get("/runs.json").get_json()["items"]}
+    stuck = {item["id"]: item["stuck"] for item in items_of(client, "/runs.json")}
     assert stuck == {held: False, late: True, orphan: True}
-    assert html(client).count('class="badge stuck"') == 2
+    assert page_of(client, "/runs").count('class="badge stuck"') == 2
 
 
 def test_the_twin_carries_every_column_of_a_run(client: FlaskClient, connection: Connection) -> None:
@@ -86,7 +79,7 @@ def test_the_twin_carries_every_column_of_a_run(client: FlaskClient, connection:
 def test_the_list_comes_as_csv_with_its_filters(client: FlaskClient, connection: Connection) -> None:
     a_run(connection, "dead", last_error="=1+1")
     a_run(connection, "queued")
-    lines = client.get("/runs.csv?status=dead").get_data(as_text=True).splitlines()
+    lines = client.get("/runs.csv?status=dead").text.splitlines()
     assert len(lines) == 2
     assert lines[0].startswith("id,status,job_type") and ",'=1+1," in lines[1]
 
@@ -190,13 +183,13 @@ def test_pages_walk_down_the_list_and_back(client: FlaskClient, connection: Conn
 
 def test_newer_and_older_lead_along_the_same_rows(client: FlaskClient, connection: Connection) -> None:
     made = [a_run(connection) for _ in range(60)][::-1]
-    first = html(client)
+    first = page_of(client, "/runs")
     older = re.search(r'rel="next" href="([^"]+)"', first)
     assert older and rows_in(first) == made[:50]
-    second = html(client, unescape(older[1]))
+    second = page_of(client, unescape(older[1]))
     newer = re.search(r'rel="prev" href="([^"]+)"', second)
     assert newer and rows_in(second) == made[50:]
-    assert rows_in(html(client, unescape(newer[1]))) == made[:50]
+    assert rows_in(page_of(client, unescape(newer[1]))) == made[:50]
 
 
 def test_a_search_goes_on_where_its_window_ended(
@@ -215,7 +208,7 @@ def test_a_search_goes_on_where_its_window_ended(
             break
         cursor = f"&cursor={body['next']}"
     assert pages == [[newest], [], [oldest]]
-    assert "5 runs were searched" in html(client, "/runs?q=needle")
+    assert "5 runs were searched" in page_of(client, "/runs?q=needle")
     assert others[0] not in listed(client, "q=needle")
 
 
@@ -225,9 +218,9 @@ def test_counting_stops_at_its_cap(
     monkeypatch.setattr(runs, "CAP", 8)
     for _ in range(8):
         a_run(connection)
-    assert "8 match" in html(client, "/runs?limit=5")
+    assert "8 match" in page_of(client, "/runs?limit=5")
     a_run(connection)
-    assert "8+ match" in html(client, "/runs?limit=5")
+    assert "8+ match" in page_of(client, "/runs?limit=5")
 
 
 def test_a_search_by_time_or_attempts_is_counted_as_far_as_it_looks(
@@ -235,17 +228,17 @@ def test_a_search_by_time_or_attempts_is_counted_as_far_as_it_looks(
 ) -> None:
     for _ in range(7):
         a_run(connection, "dead", last_error="a needle")
-    assert "7 match" in html(client, "/runs?status=dead&since=1h&limit=5")
-    assert "all 7…" in html(client, "/runs?status=dead&since=1h&limit=5")
+    assert "7 match" in page_of(client, "/runs?status=dead&since=1h&limit=5")
+    assert "all 7…" in page_of(client, "/runs?status=dead&since=1h&limit=5")
     monkeypatch.setattr(search, "WINDOW", 6)
-    shown = html(client, "/runs?status=dead&since=1h&limit=5")
+    shown = page_of(client, "/runs?status=dead&since=1h&limit=5")
     assert "6 match among the newest 6" in shown and "all 6" not in shown
     connection.execute(
         "UPDATE wakeboard.job_runs SET attempts = 3 WHERE id IN (SELECT max(id) FROM wakeboard.job_runs)"
     )
-    assert "1 match among the newest 6" in html(client, "/runs?attempts=3&limit=5")
+    assert "1 match among the newest 6" in page_of(client, "/runs?attempts=3&limit=5")
     for costly in ("q=needle", "worker=w1", "payload.id=7"):
-        assert not re.search(r"rows · [^<]* match", html(client, f"/runs?{costly}&limit=5"))
+        assert not re.search(r"rows · [^<]* match", page_of(client, f"/runs?{costly}&limit=5"))
 
 
 def test_the_live_list_shows_the_same_as_its_page(client: FlaskClient, connection: Connection) -> None:
@@ -260,13 +253,13 @@ def test_a_new_run_is_a_pill_and_never_a_row_under_the_reader(
     client: FlaskClient, connection: Connection
 ) -> None:
     first = a_run(connection)
-    address = live_list(html(client, "/runs?status=queued"))
+    address = live_list(page_of(client, "/runs?status=queued"))
     a_run(connection, "dead")
     second = a_run(connection)
-    fragment = html(client, address)
+    fragment = page_of(client, address)
     assert rows_in(fragment) == [first]
     assert "1 new – show" in fragment and 'href="/runs?status=queued"' in fragment
-    assert rows_in(html(client, "/runs?status=queued")) == [second, first]
+    assert rows_in(page_of(client, "/runs?status=queued")) == [second, first]
 
 
 def test_an_old_run_that_fails_now_is_announced_in_the_list_of_failures(
@@ -274,26 +267,26 @@ def test_an_old_run_that_fails_now_is_announced_in_the_list_of_failures(
 ) -> None:
     old = a_run(connection)
     a_run(connection, "dead")
-    address = live_list(html(client, "/runs?status=dead"))
-    assert "new – show" not in html(client, address)
+    address = live_list(page_of(client, "/runs?status=dead"))
+    assert "new – show" not in page_of(client, address)
     connection.execute(
         "UPDATE wakeboard.job_runs SET status = 'dead', finished_at = now(), error_code = 'x' WHERE id = %s",
         (old,),
     )
-    assert "1 new – show" in html(client, address)
+    assert "1 new – show" in page_of(client, address)
 
 
 def test_what_is_older_than_a_full_page_is_not_new(client: FlaskClient, connection: Connection) -> None:
     for _ in range(5):
         a_run(connection)
-    assert "new – show" not in html(client, live_list(html(client, "/runs?limit=3")))
+    assert "new – show" not in page_of(client, live_list(page_of(client, "/runs?limit=3")))
 
 
 def test_a_row_stays_where_it_is_when_its_run_moves_on(client: FlaskClient, connection: Connection) -> None:
     one, two, three = (a_run(connection, "dead") for _ in range(3))
-    address = live_list(html(client, "/runs?status=dead"))
+    address = live_list(page_of(client, "/runs?status=dead"))
     assert client.post(f"/runs/{two}/retry").status_code == 303
-    fragment = html(client, address)
+    fragment = page_of(client, address)
     assert rows_in(fragment) == [three, two, one]
     row = fragment[fragment.index(f'id="run-{two}"') :].split("</tr>")[0]
     assert "badge queued" in row
@@ -306,7 +299,7 @@ def test_every_row_offers_a_verb_that_its_state_allows() -> None:
 
 def test_a_viewer_reads_and_finds_the_verbs_switched_off(as_role: AsRole, connection: Connection) -> None:
     a_run(connection, "dead")
-    page = html(as_role("viewer"))
+    page = page_of(as_role("viewer"), "/runs")
     assert 'disabled title="Needs the role operator"' in page
     assert "formaction" not in page
 
@@ -336,7 +329,7 @@ def test_a_typed_line_becomes_an_address_and_the_address_a_line(
         303,
         "/runs?status=dead&type=send%20mail&q=no%20answer",
     )
-    assert 'value="status:dead type:&#34;send mail&#34; no answer"' in html(client, answer.location)
+    assert 'value="status:dead type:&#34;send mail&#34; no answer"' in page_of(client, answer.location)
     # A control that says otherwise than it did was changed; one that does not leaves the line as it is.
     typed = {"text": "status:failed declined", "status": "dead", "was.status": "dead", "type": "mail"}
     assert client.get("/runs/find", query_string=typed).location == "/runs?status=failed&type=mail&q=declined"
@@ -359,12 +352,15 @@ def test_a_line_that_cannot_be_read_is_there_to_be_mended(client: FlaskClient) -
 def test_every_filter_has_a_control_that_keeps_the_others(
     client: FlaskClient, connection: Connection
 ) -> None:
-    shown = html(client, "/runs?status=dead&attempts=3%2B&payload.id=7")
-    more = re.search(r'<details class="stack" id="more-filters" open>.*?</details>', shown, re.DOTALL)
-    assert more is not None
-    for name in ("schedule", "error", "group", "worker", "key", "attempts", "until"):
-        assert re.search(f'<input[^>]* name="{name}"', more[0]), name
-    assert 'name="attempts" value="3+"' in more[0]
+    shown = page_of(client, "/runs?status=dead&attempts=3%2B&payload.id=7")
+    form = re.search(r'<form class="stack" method="get" action="/runs/find">.*?</form>', shown, re.DOTALL)
+    assert form is not None
+    for name in FIELDS:
+        # Words are typed in the box, payload.<path> has no name of its own.
+        if name not in ("q", "payload."):
+            assert re.search(rf'<(input|select)[^>]* name="{name}"', form[0]), name
+    assert '<details class="stack" id="more-filters" open>' in form[0]
+    assert 'name="attempts" value="3+"' in form[0]
     sent = {
         "text": "status:dead attempts:3+ payload.id:7",
         "status": "dead",
@@ -375,7 +371,7 @@ def test_every_filter_has_a_control_that_keeps_the_others(
     assert was == {"was.status": "dead", "was.attempts": "3+"}
     location = client.get("/runs/find", query_string=sent | was).location
     assert location == "/runs?status=dead&key=invoice:7&attempts=3%2B&payload.id=7"
-    assert '<details class="stack" id="more-filters">' in html(client, "/runs?status=dead")
+    assert '<details class="stack" id="more-filters">' in page_of(client, "/runs?status=dead")
 
 
 def test_hostile_text_stays_text(client: FlaskClient, connection: Connection) -> None:
@@ -388,7 +384,7 @@ def test_hostile_text_stays_text(client: FlaskClient, connection: Connection) ->
         idempotency_key=HOSTILE,
         payload={HOSTILE: HOSTILE},
     )
-    page = html(client) + html(client, "/runs?q=%3Cimg")
+    page = page_of(client, "/runs") + page_of(client, "/runs?q=%3Cimg")
     assert "<img src=x" not in page and "\u202e" not in page
     assert "&lt;img src=x" in page
 
@@ -442,8 +438,8 @@ def test_no_list_reads_the_whole_table(app: Flask, client: FlaskClient, connecti
         "q=nothing&status=dead,failed", "type=nothing", "error=nothing", "status=running,queued",
     )  # fmt: skip
     for query in queries:
-        page = html(client, f"/runs?{query}")
-        html(client, live_list(page))
+        page = page_of(client, f"/runs?{query}")
+        page_of(client, live_list(page))
     looked_at = {(sql, str(values)): values for sql, values in asked if "job_runs" in sql}
     assert len(looked_at) > 2 * len(queries)
     for (sql, shown), values in looked_at.items():
@@ -456,21 +452,19 @@ def test_no_list_reads_the_whole_table(app: Flask, client: FlaskClient, connecti
 def test_filters_that_nothing_can_match_are_refused_in_a_sentence(client: FlaskClient) -> None:
     for page in ("/runs", "/runs.json", "/runs/bulk/retry"):
         answer = client.get(f"{page}?since=1h&until=1d")
-        assert answer.status_code == 400 and "is not before “until” (1d)" in answer.get_data(as_text=True), (
-            page
-        )
-        assert "names nothing" in client.get(f"{page}?payload.=1").get_data(as_text=True)
+        assert answer.status_code == 400 and "is not before “until” (1d)" in answer.text, page
+        assert "names nothing" in client.get(f"{page}?payload.=1").text
     body = {"filter": "since=1h&until=1d", "confirm": 1}
     assert client.post("/runs/bulk/retry", json=body).status_code == 400
     audit = client.get("/audit?since=1h&until=1h")
-    assert audit.status_code == 400 and "no act can lie in between" in audit.get_data(as_text=True)
+    assert audit.status_code == 400 and "no act can lie in between" in audit.text
 
 
 def test_a_failed_run_whose_time_has_come_is_due_and_not_to_be_tried_in_the_past(
     client: FlaskClient, connection: Connection
 ) -> None:
     later, due = a_run(connection, "failed"), a_run(connection, "failed", run_at="-3 seconds")
-    page = html(client, "/runs?status=failed")
+    page = page_of(client, "/runs?status=failed")
     cells = {
         run: re.sub(r"<[^>]+>", "", re.findall(rf'<tr id="run-{run}">.*?</tr>', page, re.DOTALL)[0])
         for run in (later, due)

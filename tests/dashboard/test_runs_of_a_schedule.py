@@ -11,7 +11,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import along, fragments_of, page_of, rows_in
+from tests.dashboard.conftest import along, fragments_of, items_of, page_of, rows_in
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_definition, a_run, a_type
 from wakeboard import cli
@@ -56,9 +56,7 @@ def mixed(connection: Connection) -> int:
 
 
 def ids_in(client: FlaskClient, path: str) -> list[int]:
-    answer = client.get(path)
-    assert answer.status_code == 200, answer.get_data(as_text=True)
-    return [item["id"] for item in answer.get_json()["items"]]
+    return [item["id"] for item in items_of(client, path)]
 
 
 @pytest.mark.usefixtures("mixed")
@@ -102,7 +100,7 @@ def test_a_schedule_is_a_filter_of_the_terminal_and_of_bulk_verbs(
     shown = page_of(client, "/runs/bulk/retry?schedule=checkout&status=dead")
     dead = ids_in(client, "/runs.json?schedule=checkout&status=dead")
     assert len(dead) == 10 and "10 runs" in shown
-    assert client.get("/runs.csv?schedule=checkout").get_data(as_text=True).count("\n") == 61
+    assert client.get("/runs.csv?schedule=checkout").text.count("\n") == 61
 
 
 def test_a_name_that_no_schedule_ever_had_is_a_sentence(client: FlaskClient, connection: Connection) -> None:

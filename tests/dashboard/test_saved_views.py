@@ -9,7 +9,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole
+from tests.dashboard.conftest import AsRole, page_of
 from tests.support.factories import a_run, insert, rows
 from wakeboard import cli
 from wakeboard.queue import saved_views
@@ -30,17 +30,11 @@ def a_view(
     return int(insert(connection, "saved_views", values))
 
 
-def html(client: FlaskClient, path: str) -> str:
-    answer = client.get(path)
-    assert answer.status_code == 200, answer.get_data(as_text=True)
-    return answer.get_data(as_text=True)
-
-
 def test_a_filter_is_saved_and_found_by_everybody(as_role: AsRole, connection: Connection) -> None:
     operator, viewer = as_role("operator"), as_role("viewer")
-    offer = html(operator, "/runs?type=mail&status=dead")
+    offer = page_of(operator, "/runs?type=mail&status=dead")
     assert "/runs/views/save?query=status%3Ddead%26type%3Dmail" in offer
-    form = html(operator, "/runs/views/save?query=status%3Ddead%26type%3Dmail")
+    form = page_of(operator, "/runs/views/save?query=status%3Ddead%26type%3Dmail")
     assert "status:dead type:mail" in form and 'value="status=dead&amp;type=mail"' in form
     answer = operator.post(
         "/runs/views/save", data={"name": " Dead  mail ", "query": "type=mail&status=dead", "reason": "duty"}
@@ -49,7 +43,7 @@ def test_a_filter_is_saved_and_found_by_everybody(as_role: AsRole, connection: C
     (view,) = rows(connection, "saved_views")
     assert (view["page"], view["name"], view["query"]) == ("runs", "Dead mail", "status=dead&type=mail")
     assert view["created_by"] == "operator"
-    seen = unescape(html(viewer, "/runs"))
+    seen = unescape(page_of(viewer, "/runs"))
     assert 'href="/runs?status=dead&type=mail"' in seen and "Dead mail, saved by operator" in seen
     (audited,) = rows(connection, "audit_log", "action = 'view.save'")
     assert (audited["target_id"], audited["reason"]) == ("Dead mail", "duty")
@@ -59,10 +53,10 @@ def test_the_view_that_is_shown_is_marked_and_can_be_removed(
     client: FlaskClient, connection: Connection
 ) -> None:
     view = a_view(connection)
-    assert 'aria-current="page"' in html(client, "/runs?status=dead").split('id="view-')[1].split(">")[0]
-    assert f"/runs/views/{view}/remove" in html(client, "/runs?status=dead")
-    assert "/remove" not in html(client, "/runs?status=failed")
-    assert "Dead mail" in html(client, f"/runs/views/{view}/remove")
+    assert 'aria-current="page"' in page_of(client, "/runs?status=dead").split('id="view-')[1].split(">")[0]
+    assert f"/runs/views/{view}/remove" in page_of(client, "/runs?status=dead")
+    assert "/remove" not in page_of(client, "/runs?status=failed")
+    assert "Dead mail" in page_of(client, f"/runs/views/{view}/remove")
     assert client.post(f"/runs/views/{view}/remove").status_code == 303
     assert rows(connection, "saved_views") == []
     assert client.get(f"/runs/views/{view}/remove").status_code == 404
@@ -92,7 +86,7 @@ def test_a_view_is_replaced_only_when_that_is_said(client: FlaskClient, connecti
     assert save(client, "Dead mail", "status=failed") == (400, sentence)
     sent = {"name": "Dead  mail", "query": "status=failed", "reason": "duty"}
     answer = client.post("/runs/views/save", data=sent)
-    page = unescape(answer.get_data(as_text=True))
+    page = unescape(answer.text)
     assert answer.status_code == 400 and sentence in page and "status:failed" in page
     assert 'value="Dead  mail"' in page and 'value="duty"' in page and 'name="replace"' in page
     assert rows(connection, "saved_views")[0]["query"] == "status=dead"
@@ -103,7 +97,7 @@ def test_a_view_is_replaced_only_when_that_is_said(client: FlaskClient, connecti
 def test_a_viewer_reads_views_and_saves_none(as_role: AsRole, connection: Connection) -> None:
     view = a_view(connection)
     viewer = as_role("viewer")
-    page = html(viewer, "/runs?status=dead")
+    page = page_of(viewer, "/runs?status=dead")
     assert "Dead mail" in page and "/runs/views/" not in page
     assert save(viewer, "Mine", "status=dead")[0] == 403
     assert viewer.post(f"/runs/views/{view}/remove", headers=JSON).status_code == 403
@@ -142,7 +136,7 @@ def test_there_is_an_end_to_views(
 def test_a_hostile_name_stays_text(client: FlaskClient, connection: Connection) -> None:
     view = a_view(connection, HOSTILE, by=HOSTILE, query='status=dead"><script>')
     for path in ("/runs", f"/runs/views/{view}/remove"):
-        page = html(client, path)
+        page = page_of(client, path)
         assert "<b>bad" not in page and "<script>" not in page
 
 

@@ -35,7 +35,7 @@ def fields(html: str) -> dict[str, str]:
 
 
 def typed(client: FlaskClient, **changes: str) -> dict[str, str]:
-    return fields(client.get(PATH).get_data(as_text=True)) | changes
+    return fields(client.get(PATH).text) | changes
 
 
 @pytest.fixture(autouse=True)
@@ -57,9 +57,9 @@ def test_the_form_says_what_the_schedule_says(client: FlaskClient) -> None:
         "1",
     )
     assert "sk-12345" not in found["payload"] and "/var" in found["payload"]
-    page = client.get(PATH).get_data(as_text=True)
+    page = client.get(PATH).text
     assert "At 02:30 every day" in page and "Next fires" in page
-    assert f'href="{PATH}"' in client.get("/schedules/nightly").get_data(as_text=True)
+    assert f'href="{PATH}"' in client.get("/schedules/nightly").text
 
 
 def test_saving_what_was_shown_changes_nothing(client: FlaskClient, connection: Connection) -> None:
@@ -86,7 +86,7 @@ def test_an_edit_is_saved_and_the_audit_says_before_and_after(
     assert (entry["actor"], entry["reason"]) == ("admin", "DST")
     assert entry["before"]["schedule"] == "30 2 * * *" and entry["after"]["schedule"] == "0 4 * * 1-5"
     assert set(entry["before"]) == {"schedule", "timezone", "misfire", "grace_seconds", "payload"}
-    page = client.get("/schedules/nightly").get_data(as_text=True)
+    page = client.get("/schedules/nightly").text
     assert "30 2 * * * → 0 4 * * 1-5" in page and "sk-12345" not in page
 
 
@@ -123,7 +123,7 @@ def test_wrong_input_keeps_what_was_typed_and_says_what_is_allowed(
     answer = client.post(
         PATH, data=typed(client, **{name: wrong, other: "none" if other == "misfire" else "wait"})
     )
-    page = unescape(answer.get_data(as_text=True))
+    page = unescape(answer.text)
     assert answer.status_code == 400 and "Nothing was saved" in page and sentence in page
     if name not in ("misfire", "overlap", "priority", "enabled"):
         assert wrong in page and 'aria-invalid="true"' in page
@@ -137,15 +137,11 @@ def test_an_edit_of_somebody_else_is_not_overwritten(client: FlaskClient, connec
     mine = typed(client, grace_seconds="5m")
     connection.execute('UPDATE wakeboard.job_definitions SET payload = \'{"path": "/opt"}\'')
     answer = client.post(PATH, data=mine)
-    page = unescape(answer.get_data(as_text=True))
+    page = unescape(answer.text)
     assert answer.status_code == 409 and "was changed since you opened it" in page
-    assert (
-        "It says now:" in page
-        and "/opt" in page
-        and fields(answer.get_data(as_text=True))["grace_seconds"] == "5m"
-    )
+    assert "It says now:" in page and "/opt" in page and fields(answer.text)["grace_seconds"] == "5m"
     assert stored(connection)["grace_seconds"] == 90
-    again = fields(answer.get_data(as_text=True)) | {"payload": '{"path": "/mine"}'}
+    again = fields(answer.text) | {"payload": '{"path": "/mine"}'}
     assert client.post(PATH, data=again).status_code == 303
     assert stored(connection)["payload"] == {"path": "/mine"} and stored(connection)["grace_seconds"] == 300
     told = client.post(PATH, json={"priority": 0, "version": mine["version"]}, headers=JSON)
@@ -167,10 +163,10 @@ def test_a_preview_shows_what_was_typed_and_saves_nothing(
     client: FlaskClient, connection: Connection
 ) -> None:
     before = stored(connection)
-    page = client.post(PATH, data=typed(client, schedule="0 9 31 * *", preview="1")).get_data(as_text=True)
+    page = client.post(PATH, data=typed(client, schedule="0 9 31 * *", preview="1")).text
     assert "What you typed would fire" in page and "31st" in page
     assert 'value="0 9 31 * *"' in page and stored(connection) == before
-    wrong = client.post(PATH, data=typed(client, schedule="nonsense", preview="1")).get_data(as_text=True)
+    wrong = client.post(PATH, data=typed(client, schedule="nonsense", preview="1")).text
     assert "Cannot be read:" in unescape(wrong) and stored(connection) == before
 
 
@@ -193,7 +189,7 @@ def test_what_cannot_fire_is_mended(client: FlaskClient, connection: Connection)
 def test_only_admins_edit_and_remove(as_role: AsRole, connection: Connection) -> None:
     for role in ("viewer", "operator"):
         client = as_role(role)
-        assert "Needs the role admin" in client.get("/schedules/nightly").get_data(as_text=True)
+        assert "Needs the role admin" in client.get("/schedules/nightly").text
         for verb in ("edit", "remove"):
             assert client.get(f"/schedules/nightly/{verb}").status_code == 403
             assert client.post(f"/schedules/nightly/{verb}", data={"priority": "0"}).status_code == 403
@@ -202,7 +198,7 @@ def test_only_admins_edit_and_remove(as_role: AsRole, connection: Connection) ->
 
 def test_an_admin_removes_a_schedule(client: FlaskClient, connection: Connection) -> None:
     run = a_run(connection, "succeeded", definition_id=stored(connection)["id"])
-    assert "its runs and their history stay" in client.get("/schedules/nightly/remove").get_data(as_text=True)
+    assert "its runs and their history stay" in client.get("/schedules/nightly/remove").text
     answer = client.post("/schedules/nightly/remove", data={"next": "/schedules"})
     assert (answer.status_code, answer.location) == (303, "/schedules")
     assert rows(connection, "job_definitions") == [] and rows(connection, "job_runs")[0]["id"] == run
@@ -232,7 +228,7 @@ def test_a_removal_says_what_becomes_of_runs_that_wait(
     for status in statuses:
         a_run(connection, status, job_type=job_type, definition_id=made)
     a_run(connection, "failed", job_type=job_type)
-    assert said in client.get("/schedules/sweep/remove").get_data(as_text=True)
+    assert said in client.get("/schedules/sweep/remove").text
     answer = client.post("/schedules/sweep/remove", headers=JSON).get_json()
     assert said.removesuffix("</p>").removeprefix("their history stay. ").split(". ")[-1] in (
         answer["message"].replace("its history stays", "its runs and their history stay")
@@ -249,14 +245,14 @@ def test_the_trail_of_a_removal_says_all_that_the_schedule_was(
     )  # fmt: skip
     client.post("/schedules/sweep/remove", headers=JSON)
     for page in ("/audit", "/audit?target=schedule:sweep"):
-        shown = unescape(client.get(page).get_data(as_text=True))
+        shown = unescape(client.get(page).text)
         whole = shown[shown.index("<summary>all of it") :].split("</details>")[0]
         said = ["type command", "schedule */7 3 * * 1-5", "timezone Europe/Paris", "timeout in seconds 90"]
         for each in [*said, "max attempts 4", "overlap skip", "misfire one", argv[-1]]:
             assert each in whole, each
         assert "hush" not in shown
     a_definition(connection, "sweep", job_type="command", payload={"argv": argv})
-    assert "<summary>all of it" in client.get("/schedules/sweep").get_data(as_text=True)
+    assert "<summary>all of it" in client.get("/schedules/sweep").text
 
 
 def test_foreign_text_is_shown_as_text(client: FlaskClient, connection: Connection) -> None:
@@ -313,7 +309,7 @@ def test_true_that_becomes_1_is_a_change(
     assert answer["message"] == "Schedule nightly was changed."
     kept = json.dumps(after, sort_keys=True, ensure_ascii=False).replace("•••", "one")
     assert json.dumps(stored(connection)["payload"], sort_keys=True) == kept
-    trail = client.get("/schedules/nightly").get_data(as_text=True).split("<h2>Audit trail")[1]
+    trail = client.get("/schedules/nightly").text.split("<h2>Audit trail")[1]
     assert "payload {" in trail
 
 

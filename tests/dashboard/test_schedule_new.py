@@ -27,7 +27,7 @@ def made(connection: Connection) -> list[dict[str, Any]]:
 
 
 def test_a_schedule_is_made_and_opened(client: FlaskClient, connection: Connection) -> None:
-    assert f'href="{PATH}"' in client.get("/schedules").get_data(as_text=True)
+    assert f'href="{PATH}"' in client.get("/schedules").text
     typed = NIGHTLY | {"payload": '{"days": 1}', "grace_seconds": "5m", "priority": "0", "reason": "asked"}
     answer = client.post(PATH, data=typed)
     assert (answer.status_code, answer.location) == (303, "/schedules/nightly")
@@ -41,7 +41,7 @@ def test_a_schedule_is_made_and_opened(client: FlaskClient, connection: Connecti
 
 
 def test_the_form_begins_with_what_is_usual_and_the_type_of_its_address(client: FlaskClient) -> None:
-    page = client.get(f"{PATH}?type=report").get_data(as_text=True)
+    page = client.get(f"{PATH}?type=report").text
     assert 'name="job_type" value="report"' in page and 'name="grace_seconds" value="1m"' in page
     assert '<option value="one" selected>' in page and 'name="enabled"' not in page
 
@@ -52,7 +52,7 @@ def test_a_name_that_is_taken_is_refused_and_its_schedule_stays(
     a_definition(connection, "nightly", job_type="report", schedule="0 1 * * *")
     before = made(connection)
     answer = client.post(PATH, data=NIGHTLY)
-    page = unescape(answer.get_data(as_text=True))
+    page = unescape(answer.text)
     assert answer.status_code == 409 and "There is a schedule nightly already." in page
     assert 'value="30 2 * * *"' in page and made(connection) == before
     told = client.post(PATH, json=NIGHTLY, headers=JSON)
@@ -77,7 +77,7 @@ def test_wrong_input_keeps_what_was_typed_and_says_what_is_allowed(
 ) -> None:
     typed = NIGHTLY | {"max_attempts": "7", name: wrong}
     answer = client.post(PATH, data=typed)
-    page = unescape(answer.get_data(as_text=True))
+    page = unescape(answer.text)
     assert answer.status_code == 400 and "Nothing was created" in page and sentence in page
     assert 'name="max_attempts" value="7"' in page and wrong in page
     told = client.post(PATH, json=typed, headers=JSON)
@@ -89,7 +89,7 @@ def test_a_type_that_is_to_come_is_taken_when_that_is_said(
     client: FlaskClient, connection: Connection
 ) -> None:
     first = client.post(PATH, data=NIGHTLY | {"job_type": "to_come"})
-    assert first.status_code == 400 and 'name="new_type"' in first.get_data(as_text=True)
+    assert first.status_code == 400 and 'name="new_type"' in first.text
     assert client.post(PATH, data=NIGHTLY | {"job_type": "to_come", "new_type": "1"}).status_code == 303
     answer = client.post(
         PATH, json=NIGHTLY | {"name": "other", "job_type": "to_come", "new_type": True}, headers=JSON
@@ -101,12 +101,12 @@ def test_a_type_that_is_to_come_is_taken_when_that_is_said(
 def test_what_no_run_could_follow_is_refused_as_a_whole(client: FlaskClient, connection: Connection) -> None:
     a_type(connection, "command")
     answer = client.post(PATH, data=NIGHTLY | {"job_type": "command", "payload": "{}"})
-    assert answer.status_code == 400 and "argv" in answer.get_data(as_text=True)
+    assert answer.status_code == 400 and "argv" in answer.text
     assert made(connection) == []
 
 
 def test_a_preview_shows_the_fires_and_makes_nothing(client: FlaskClient, connection: Connection) -> None:
-    page = one_line(client.post(PATH, data=NIGHTLY | {"preview": "1"}).get_data(as_text=True))
+    page = one_line(client.post(PATH, data=NIGHTLY | {"preview": "1"}).text)
     assert '<button name="preview" value="1" formnovalidate>' in page, "also of a form that is not filled in"
     assert "What you typed would fire" in page and "At 02:30 every day" in page and "Europe/Paris" in page
     assert "Nothing was created" not in page and made(connection) == []
@@ -115,7 +115,7 @@ def test_a_preview_shows_the_fires_and_makes_nothing(client: FlaskClient, connec
 def test_only_admins_make_schedules(as_role: AsRole, connection: Connection) -> None:
     for role in ("viewer", "operator"):
         client = as_role(role)
-        assert PATH not in client.get("/schedules").get_data(as_text=True)
+        assert PATH not in client.get("/schedules").text
         assert client.get(PATH).status_code == 403
         assert client.post(PATH, data=NIGHTLY).status_code == 403
     assert made(connection) == []

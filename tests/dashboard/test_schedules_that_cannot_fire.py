@@ -8,7 +8,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import assert_fragments_match
+from tests.dashboard.conftest import assert_fragments_match, items_of
 from tests.support.factories import a_definition, a_worker, rows
 from tests.support.postgres.write_refusals import refuse
 from wakeboard.cli.commands.doctor.liveness import schedules as doctor
@@ -36,13 +36,13 @@ def sick(connection: Connection) -> Iterator[Connection]:
 
 
 def metric(client: FlaskClient) -> str:
-    lines = client.get("/metrics").get_data(as_text=True).splitlines()
+    lines = client.get("/metrics").text.splitlines()
     (found,) = [line for line in lines if line.startswith("wakeboard_unfireable_schedules ")]
     return found.split()[1]
 
 
 def test_the_overview_says_so_and_leads_to_them(client: FlaskClient, sick: Connection) -> None:
-    page = client.get("/").get_data(as_text=True)
+    page = client.get("/").text
     row = page.split('id="unfireable"')[1].split("</tr>")[0]
     assert "schedules that cannot fire" in row and '<td class="number">3</td>' in row
     assert 'href="/schedules?state=unreadable"' in row
@@ -51,7 +51,7 @@ def test_the_overview_says_so_and_leads_to_them(client: FlaskClient, sick: Conne
     assert body["sentence"].startswith("Three schedules cannot fire;")
     assert 'data-attention="3"' in page
     assert_fragments_match(client, "/")
-    listed = client.get("/schedules.json?state=unreadable").get_json()["items"]
+    listed = items_of(client, "/schedules.json?state=unreadable")
     assert {each["name"] for each in listed} == set(SICK)
 
 
@@ -103,7 +103,7 @@ def test_a_rule_that_has_not_looked_again_yet_keeps_nothing_unwell(
     )
     body = client.get("/overview.json").get_json()
     assert (body["well"], body["schedules_that_cannot_fire"]) == (True, 0)
-    assert 'data-attention="0"' in client.get("/").get_data(as_text=True)
+    assert 'data-attention="0"' in client.get("/").text
 
 
 def test_a_paused_one_is_not_resumed_but_told_what_to_edit(client: FlaskClient, sick: Connection) -> None:
@@ -148,7 +148,7 @@ def test_a_step_past_its_range_is_refused_by_the_forms_and_goes_on_where_it_is(
         assert answer.status_code == 400
         assert "it would fire at minute 0 alone. Write 0 for that." in answer.get_json()["message"]
     assert client.post("/schedules/older/resume", headers=JSON).status_code == 200
-    assert "At the start of every hour" in client.get("/schedules/older").get_data(as_text=True)
+    assert "At the start of every hour" in client.get("/schedules/older").text
     connection.execute("UPDATE wakeboard.job_definitions SET next_fire_at = now() WHERE name = 'older'")
     scheduler.settle(connection)
     assert [each["job_type"] for each in rows(connection, "job_runs")] == ["mail"]

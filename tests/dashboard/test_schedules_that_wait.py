@@ -10,6 +10,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
+from tests.dashboard.conftest import items_of
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_definition, a_type, a_worker
 
@@ -25,9 +26,9 @@ SAID = {
 def told(client: FlaskClient) -> set[str | None]:
     """Return the reasons that page, list, their twins, the question and the answer give for “mine”."""
     found: set[str | None] = set()
-    page = unescape(client.get("/schedules/mine").get_data(as_text=True))
-    listed = unescape(client.get("/schedules?q=mine").get_data(as_text=True))
-    question = unescape(client.get("/schedules/mine/run?next=/schedules").get_data(as_text=True))
+    page = unescape(client.get("/schedules/mine").text)
+    listed = unescape(client.get("/schedules?q=mine").text)
+    question = unescape(client.get("/schedules/mine/run?next=/schedules").text)
     answer = client.post("/schedules/mine/run", headers=JSON).get_json()["message"]
     for reason, (short, clause, until) in SAID.items():
         if reason is None:
@@ -40,7 +41,7 @@ def told(client: FlaskClient) -> set[str | None]:
             f"But {clause}: the run waits." in question,
             f", but {clause}: {until}" in answer,
             client.get("/schedules/mine.json").get_json()["standstill"] == reason,
-            client.get("/schedules.json?q=mine").get_json()["items"][0]["standstill"] == reason,
+            items_of(client, "/schedules.json?q=mine")[0]["standstill"] == reason,
         ]
         assert len(set(places)) == 1, (reason, places, answer)
         found |= {reason} if places[0] else set()
@@ -82,7 +83,7 @@ def test_what_is_overdue_for_want_of_a_worker_says_so_once(
     client: FlaskClient, connection: Connection
 ) -> None:
     a_definition(connection, "mine", next_fire_at="-1 hour")
-    page = client.get("/schedules/mine").get_data(as_text=True)
+    page = client.get("/schedules/mine").text
     assert "No worker is alive to fire it" in page and "Its runs wait" not in page
 
 

@@ -6,7 +6,7 @@ import pytest
 from flask import Flask
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole
+from tests.dashboard.conftest import AsRole, items_of
 from tests.support.every_page import LONGEST, addresses, furnish, plain_text
 from tests.support.factories import insert
 
@@ -33,7 +33,7 @@ def test_no_answer_tells_a_secret_that_is_kept(
     told, seen = [], 0
     for found in addresses(app, filling).values():
         for address in found:
-            text = person.get(address).get_data(as_text=True)
+            text = person.get(address).text
             seen += "they said" in text
             if "hunter2" in text:
                 told.append(f"{address}: {text[max(0, text.index('hunter2') - 150) :][:200]}")
@@ -52,7 +52,7 @@ def test_a_viewer_finds_no_reason_by_the_secret_in_it(
             {"actor": "anna", "source": "web", "action": "run.retry", "reason": reason, "result": "done"},
         )
     asker = as_role(role)
-    found = asker.get("/audit.json?q=hunter2").get_json()["items"]
+    found = items_of(asker, "/audit.json?q=hunter2")
     assert bool(found) is finds and "hunter2" not in str(found)
-    kept = asker.get("/audit.json?q=they+said&what=run.retry").get_json()["items"]
+    kept = items_of(asker, "/audit.json?q=they+said&what=run.retry")
     assert len(kept) == (2 if finds else 1)

@@ -98,7 +98,7 @@ def test_no_page_has_inline_style_or_script(app: Flask, client: FlaskClient) -> 
     for address in addresses(app):
         answer = client.get(address)
         if answer.mimetype == "text/html":
-            html = answer.get_data(as_text=True)
+            html = answer.text
             assert not re.search(r"\sstyle=|<style|\son[a-z]+=|<script(?! src=)", html), address
 
 
@@ -126,13 +126,13 @@ def test_a_login_link_works_once_and_only_by_its_button(
 ) -> None:
     token = sessions.create_login_link(connection, "anna")
     for _ in range(2):
-        assert "signs you in once" in anonymous.get(f"/login?token={token}").get_data(as_text=True)
+        assert "signs you in once" in anonymous.get(f"/login?token={token}").text
     answer = anonymous.post("/login", data={"token": token, "next": "/runs"})
     assert (answer.status_code, answer.headers["Location"]) == (303, "/runs")
-    assert "link:anna" in anonymous.get("/").get_data(as_text=True)
+    assert "link:anna" in anonymous.get("/").text
     other = app.test_client()
     again = other.post("/login", data={"token": token}, headers={"Sec-Fetch-Site": "same-origin"})
-    assert again.status_code == 403 and "used already" in again.get_data(as_text=True)
+    assert again.status_code == 403 and "used already" in again.text
 
 
 def test_the_session_cookie_is_out_of_scripts_reach(anonymous: FlaskClient, connection: Connection) -> None:
@@ -174,7 +174,7 @@ def test_on_https_the_cookie_is_secure_and_bound_to_the_host(database: str, conn
 def test_a_password_opens_and_the_session_is_new(anonymous: FlaskClient, connection: Connection) -> None:
     users.create_user(connection, BOSS, "vera", Role.VIEWER, PASSWORD)
     wrong = anonymous.post("/login", data={"name": "vera", "password": "not this one, no"})
-    assert wrong.status_code == 403 and "do not go together" in wrong.get_data(as_text=True)
+    assert wrong.status_code == 403 and "do not go together" in wrong.text
     first = anonymous.post("/login", data={"name": "vera", "password": PASSWORD})
     second = anonymous.post("/login", data={"name": "vera", "password": PASSWORD})
     assert first.status_code == second.status_code == 303
@@ -336,10 +336,10 @@ def test_a_verb_answers_each_asker_in_its_own_shape(
     verb: str, as_role: AsRole, connection: Connection
 ) -> None:
     browser = as_role("operator")
-    confirm = browser.get(verb).get_data(as_text=True)
+    confirm = browser.get(verb).text
     assert "Run 7 &lt;b&gt;will&lt;/b&gt; be tried again." in confirm and status(connection) == "dead"
     swapped = browser.post(verb, headers={"HX-Request": "true"}, data={"reason": "CRM is back"})
-    assert swapped.status_code == 200 and 'hx-target="#toasts"' in swapped.get_data(as_text=True)
+    assert swapped.status_code == 200 and 'hx-target="#toasts"' in swapped.text
     assert swapped.headers["HX-Trigger"] == "live:now"
     body = browser.post(verb, headers={"Accept": "application/json"})
     assert (body.status_code, body.get_json()["changed"]) == (200, False)
@@ -355,8 +355,8 @@ def test_a_verb_answers_each_asker_in_its_own_shape(
 def test_the_answer_of_a_plain_form_is_shown_once(verb: str, as_role: AsRole) -> None:
     browser = as_role("operator")
     browser.post(verb)
-    assert 'class="toast done"' in browser.get("/").get_data(as_text=True)
-    assert 'class="toast done"' not in browser.get("/").get_data(as_text=True)
+    assert 'class="toast done"' in browser.get("/").text
+    assert 'class="toast done"' not in browser.get("/").text
 
 
 @pytest.mark.parametrize(
@@ -430,7 +430,7 @@ def test_probes_are_open_on_loopback_and_by_token_elsewhere(app: Flask, path: st
 
 def test_a_body_over_a_megabyte_is_refused(client: FlaskClient) -> None:
     answer = client.post("/login", data={"name": "x" * 1_100_000})
-    assert answer.status_code == 413 and "1 MB" in answer.get_data(as_text=True)
+    assert answer.status_code == 413 and "1 MB" in answer.text
 
 
 @pytest.mark.parametrize("address", ["/?a=%00", "/%00", "/runs/%00", "/?%ff=%fe", "/" + "x" * 3000])

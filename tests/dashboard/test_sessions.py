@@ -32,8 +32,8 @@ def test_signing_out_everywhere_ends_all_sessions_of_that_person_and_no_others(
     as_role: AsRole, connection: Connection
 ) -> None:
     here, there, boss = as_role("viewer"), as_role("viewer"), as_role("admin")
-    assert 'href="/logout"' in here.get("/runs").get_data(as_text=True)
-    assert "Sign out everywhere" in here.get("/logout").get_data(as_text=True)
+    assert 'href="/logout"' in here.get("/runs").text
+    assert "Sign out everywhere" in here.get("/logout").text
     assert here.post("/logout", data={"everywhere": "yes"}).headers["Location"] == "/login"
     assert [each.get("/runs").status_code for each in (here, there, boss)] == [303, 303, 200]
     kept = "SELECT actor, action, after FROM wakeboard.audit_log WHERE action LIKE 'logout%'"

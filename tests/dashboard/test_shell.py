@@ -24,8 +24,7 @@ from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard import create_app
 from wakeboard_dashboard.app import ui_root
 from wakeboard_dashboard.pages.live import fragment_tag
-from wakeboard_dashboard.queries.filters import Cursor, read_cursor
-from wakeboard_dashboard.queries.keyset import keyset_page
+from wakeboard_dashboard.queries.keyset import Cursor, read_cursor, read_page
 from wakeboard_dashboard.text import formats
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.params import read_filters
@@ -77,7 +76,7 @@ def test_no_template_has_what_the_policy_forbids(pattern: str) -> None:
 
 
 def test_every_script_of_the_page_is_a_file_of_ours(client: FlaskClient) -> None:
-    html = client.get("/").get_data(as_text=True)
+    html = client.get("/").text
     scripts = re.findall(r"<script\b([^>]*)>(.*?)</script>", html, re.S)
     assert len(scripts) == 1
     assert all(body == "" and 'src="/static/' in attributes for attributes, body in scripts)
@@ -196,7 +195,7 @@ def test_pages_walk_to_the_end_and_back_without_losing_or_repeating_a_row(
     def page(cursor: str | None) -> tuple[list[int], str | None, str | None]:
         asked = params.Filters(cursor_text=cursor, limit=5)
         with engine.connect() as reading:
-            rows = keyset_page(reading, statement, [job_runs.c.id], asked)
+            rows = read_page(reading, statement, [job_runs.c.id], asked)
         return [row["id"] for row in rows.items], rows.older, rows.newer
 
     forth = [page(None)]
@@ -297,7 +296,7 @@ def test_addresses_can_be_built_from_routes_though_no_link_is(app: Flask) -> Non
 
 def test_an_unknown_address_is_a_page_or_json_as_asked(client: FlaskClient) -> None:
     page = client.get("/nothing")
-    assert page.status_code == 404 and "There is nothing at this address" in page.get_data(as_text=True)
+    assert page.status_code == 404 and "There is nothing at this address" in page.text
     body = client.get("/nothing.json")
     assert body.status_code == 404 and body.get_json()["message"].startswith("There is nothing")
 
@@ -308,7 +307,7 @@ def test_a_mistake_of_ours_shows_an_id_and_no_trace(app: Flask, as_role: AsRole)
         raise ZeroDivisionError("secret detail")
 
     answer = as_role("admin").get("/broken")
-    text = answer.get_data(as_text=True)
+    text = answer.text
     assert answer.status_code == 500 and answer.headers["X-Request-Id"] in text
     assert "secret detail" not in text and "Traceback" not in text
 
@@ -325,7 +324,7 @@ def test_a_database_that_is_away_is_a_page_and_json_within_three_seconds() -> No
     )
     assert datetime.now(UTC) - started < timedelta(seconds=9)
     assert page.status_code == body.status_code == live.status_code == 503
-    assert "The database does not answer" in page.get_data(as_text=True)
+    assert "The database does not answer" in page.text
     assert body.get_json()["error"] == "Database unreachable"
     assert live.mimetype == "text/plain"
     assert client.get("/healthz").status_code == 200
@@ -334,7 +333,7 @@ def test_a_database_that_is_away_is_a_page_and_json_within_three_seconds() -> No
 def test_a_database_without_tables_says_how_to_make_them(empty_database: str) -> None:
     app = create_app(Settings.load({"database_url": empty_database}, environ={}))
     answer = app.test_client().get("/", headers={"Cookie": "a=b"})
-    page = answer.get_data(as_text=True)
+    page = answer.text
     assert answer.status_code == 503 and "wakeboard db upgrade" in page
     assert "No tables here yet" in page and "unreachable" not in page, "it answered"
     app.extensions["wakeboard_database"].dispose()
@@ -352,7 +351,7 @@ def test_a_slow_statement_is_stopped_and_said(app: Flask, as_role: AsRole) -> No
         return ""
 
     answer = as_role("admin").get("/slow")
-    assert answer.status_code == 503 and "took too long" in answer.get_data(as_text=True)
+    assert answer.status_code == 503 and "took too long" in answer.text
 
 
 def test_a_page_can_not_write(app: Flask, as_role: AsRole) -> None:

@@ -48,24 +48,24 @@ def test_a_late_loop_comes_first_with_its_error_and_its_numbers(
     a_worker(connection, "w1", hostname="db1", pid=77)
     a_loop(connection, "claim", 1, numbers={"claimed": 12})
     a_loop(connection, "schedule", 60, last_error="the clock <stopped>")
-    page = client.get("/system").get_data(as_text=True)
+    page = client.get("/system").text
     assert "1 loop is late" in page and 'data-attention="1"' in page and "db1:77" in page
     assert page.index(">schedule</td>") < page.index(">claim</td>")
     assert "the clock &lt;stopped&gt;" in page and "claimed <strong>12</strong>" in page
     twin = client.get("/system.json").get_json()["loops"]
     assert [(loop["name"], loop["late"]) for loop in twin] == [("schedule", True), ("claim", False)]
     connection.execute("UPDATE wakeboard.loops SET last_success_at = now()")
-    assert "All 2 are on time" in client.get("/system").get_data(as_text=True)
+    assert "All 2 are on time" in client.get("/system").text
 
 
 def test_numbers_of_a_loop_are_told_as_people_read_them(client: FlaskClient, connection: Connection) -> None:
     ended = {"finished_at": "2026-11-21T15:19:20+00:00", "noted_at": "soon", "work_seconds": 0.092}
     a_loop(connection, "retention", 1, numbers=ended | {"backlog": True, "late": False, "runs": 12000})
-    page = client.get("/_fragments/system/loops").get_data(as_text=True)
+    page = client.get("/_fragments/system/loops").text
     assert 'finished <strong><time datetime="2026-11-21T15:19:20+00:00"' in page
     assert "work <strong>92 ms</strong>" in page and "backlog <strong>yes</strong>" in page
     assert "noted at <strong>soon</strong>" in page and "True" not in page
-    assert "removes what was kept for long enough" in client.get("/system").get_data(as_text=True)
+    assert "removes what was kept for long enough" in client.get("/system").text
 
 
 def test_what_the_workers_may_not_rebuild_is_said_with_what_the_owner_can_run(
@@ -76,12 +76,12 @@ def test_what_the_workers_may_not_rebuild_is_said_with_what_the_owner_can_run(
     insert(connection, "loops", {"process_id": PROCESS_ID, "name": NAME, "interval_seconds": 1800,
                                  "numbers": numbers}, "name")  # fmt: skip
     assert client.get("/system.json").get_json()["unrebuilt"] == numbers["missing_privilege"]
-    page = client.get("/_fragments/system/server").get_data(as_text=True)
+    page = client.get("/_fragments/system/server").text
     assert "takes &lt;99&gt; MB. As the owner: REINDEX …" in page
 
 
 def test_an_empty_house_says_what_to_start(client: FlaskClient) -> None:
-    assert "No process works here" in client.get("/system").get_data(as_text=True)
+    assert "No process works here" in client.get("/system").text
 
 
 def test_the_database_is_described_without_counting_a_table(
@@ -130,7 +130,7 @@ def test_a_transaction_left_open_is_told_with_its_mend(
             str(pid), "wakeboard other", "idle in transaction",
         )  # fmt: skip
         assert holder["statement"] == "SELECT 1" and not holder["is_long"]
-        assert f"pid {pid}" in client.get("/system").get_data(as_text=True)
+        assert f"pid {pid}" in client.get("/system").text
 
 
 @pytest.mark.parametrize(
@@ -175,12 +175,12 @@ def test_secrets_are_for_nobody_and_addresses_for_those_who_may_act(
     host = str(psycopg.conninfo.conninfo_to_dict(database)["host"])
     for role, sees in (("viewer", False), ("operator", True), ("admin", True)):
         for path in ("/system", "/system.json", "/_fragments/system/loops", "/_fragments/system/server"):
-            body = as_role(role).get(path).get_data(as_text=True)
+            body = as_role(role).get(path).text
             assert "secret-path" not in body and "hunter2" not in body
             assert sees or not any(
                 hidden in body for hidden in (host, "10.1.2.3", "10.9.9.9", "mail.example.org")
             )
-        page = as_role(role).get("/system").get_data(as_text=True)
+        page = as_role(role).get("/system").text
         told = (host, "10.1.2.3", "10.9.9.9", "smtps://jobs:***@mail.example.org")
         assert [each in page for each in told] == [sees] * 4
         assert "WAKEBOARD_LEASE_SECONDS" in page and ">30.0<" in page
@@ -196,13 +196,13 @@ def test_an_embedded_server_is_told_from_another(database: str, as_role: AsRole,
 def test_each_fragment_equals_itself_inside_the_page(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection, "w1")
     a_loop(connection, "claim", 60)
-    html = client.get("/system").get_data(as_text=True)
+    html = client.get("/system").text
     fragments = fragments_of(html)
     assert set(fragments) == {
         f"/_fragments/system/{name}" for name in ("loops", "server", "horizon", "costs", "sizes")
     }
     for address in fragments:
-        alone = FRAME.findall(client.get(address).get_data(as_text=True))
+        alone = FRAME.findall(client.get(address).text)
         assert alone and " ".join(alone) in " ".join(FRAME.findall(html)), address
 
 

@@ -12,7 +12,7 @@ from flask import Flask
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole
+from tests.dashboard.conftest import AsRole, items_of
 from tests.support.dashboard_apps import overhear
 from tests.support.factories import a_run, a_type, a_worker, row, rows
 from wakeboard.accounts import tokens
@@ -85,9 +85,7 @@ def as_token(app: Flask, connection: Connection) -> AsToken:
 
 
 def ids(client: FlaskClient, address: str) -> set[int]:
-    answer = client.get(address)
-    assert answer.status_code == 200, answer.get_data(as_text=True)
-    return {item["id"] for item in answer.get_json()["items"]}
+    return {item["id"] for item in items_of(client, address)}
 
 
 def type_path(name: str) -> str:
@@ -127,7 +125,7 @@ def test_every_other_address_answers_403_whatever_the_role(
         answer = program.open(address, method=method)
         assert answer.status_code == 403, (endpoint, method, address, answer.status_code)
         if method not in ("HEAD", "OPTIONS"):
-            assert "is for the job type “mail” alone" in answer.get_data(as_text=True), address
+            assert "is for the job type “mail” alone" in answer.text, address
     assert (rows(connection, "job_runs"), rows(connection, "job_types")) == before
     acts = [one for one in closed if one[1] == "POST"]
     denied = rows(connection, "audit_log", "action = 'out_of_scope'")
@@ -205,7 +203,7 @@ def test_the_list_has_its_types_whatever_is_asked(
     for asked in ("type=other", "type=report", "key=theirs", f"q={min(other)}", "type=report&q=x"):
         assert ids(one, f"/runs.json?{asked}") == set(), asked
     assert one.get("/runs.json?type=other").get_json()["next"] is None
-    lines = one.get("/runs.csv").get_data(as_text=True).splitlines()
+    lines = one.get("/runs.csv").text.splitlines()
     assert {int(line.split(",")[0]) for line in lines[1:]} == mail
     seen: set[int] = set()
     cursor = ""
@@ -257,9 +255,9 @@ def test_a_run_tells_of_relatives_of_its_types_alone(as_token: AsToken, connecti
 
     assert made(narrow) == {mine} and made(wide) == {mine, theirs}
     page = narrow.get(f"/runs/{run}", headers={"Accept": "text/html"})
-    html = page.get_data(as_text=True)
+    html = page.text
     assert page.status_code == 200 and "their secret key" not in html and f"/runs/{theirs}" not in html
-    assert "their secret key" in wide.get(f"/runs/{run}").get_data(as_text=True)
+    assert "their secret key" in wide.get(f"/runs/{run}").text
 
 
 def test_a_page_does_not_count_what_needs_attention_elsewhere(
@@ -267,10 +265,10 @@ def test_a_page_does_not_count_what_needs_attention_elsewhere(
 ) -> None:
     run = a_run(connection, "queued", job_type="mail")
     a_run(connection, "dead", job_type="other")
-    assert 'data-attention="1"' in client.get(f"/runs/{run}").get_data(as_text=True)
+    assert 'data-attention="1"' in client.get(f"/runs/{run}").text
     program = as_token("mail")
     for address in (f"/runs/{run}", f"/runs/{run}/payload", "/overview", "/"):
-        html = program.get(address, headers={"Accept": "text/html"}).get_data(as_text=True)
+        html = program.get(address, headers={"Accept": "text/html"}).text
         assert 'data-attention="0"' in html and "<title>(" not in html, address
 
 
@@ -292,7 +290,7 @@ def test_it_enqueues_runs_of_its_types_and_of_no_other(as_token: AsToken, connec
         assert "is for the job types “mail”, “soon” alone" in refused.get_json()["message"]
     early = program.post("/runs/enqueue", json={"type": "soon"}).get_json()
     assert "no worker has ever registered it" in str(early)
-    assert "other" not in program.get("/runs/enqueue").get_data(as_text=True)
+    assert "other" not in program.get("/runs/enqueue").text
     taken = program.post("/runs/enqueue", json={"type": "mail", "key": "k"})
     said = taken.get_json()["message"]
     assert taken.status_code == 400 and "is taken" in said
@@ -355,9 +353,7 @@ def test_types_may_be_called_anything(as_token: AsToken, connection: Connection)
         assert program.post(f"{type_path(name)}/pause").get_json()["changed"] is True, name
         assert program.get(f"/runs/{runs[other]}.json").status_code == 404
         assert program.post(f"{type_path(other)}/resume").status_code == 403
-        assert (
-            program.get("/", headers={"Accept": "text/html"}).get_data(as_text=True).count("<img src=x") == 0
-        )
+        assert program.get("/", headers={"Accept": "text/html"}).text.count("<img src=x") == 0
     assert len(rows(connection, "job_types", "paused_at IS NOT NULL")) == len(HOSTILE)
 
 

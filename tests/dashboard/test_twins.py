@@ -266,7 +266,7 @@ def compare(client: FlaskClient, page: str, twin: str, told: Told) -> list[str]:
     shown, body = client.get(page), client.get(twin)
     if shown.status_code != 200 or body.status_code != 200:
         return [f"{page}: {shown.status_code}, {twin}: {body.status_code}"]
-    html = shown.get_data(as_text=True)
+    html = shown.text
     return [f"{page}: {each}" for each in differences(html, body.get_json(), told)]
 
 
@@ -276,5 +276,5 @@ def test_a_list_and_its_csv_have_the_same_rows(house: tuple[Flask, FlaskClient, 
         if rule.endswith(".csv"):
             # First the twin: a CSV that is taken is a line of the audit log.
             items = client.get(address.replace(".csv", ".json")).get_json()["items"]
-            lines = client.get(address).get_data(as_text=True).splitlines()
+            lines = client.get(address).text.splitlines()
             assert len(lines) == len(items) + 1 > 1, address

@@ -93,13 +93,13 @@ def test_every_page_and_each_of_its_fragments_is_valid(
     client, found, fragments = signed_in(app, shared, role), [], 0
     for address in [*addresses, "/nothing", "/runs?status=wrong"]:
         answer = client.get(address, follow_redirects=True)
-        html = answer.get_data(as_text=True)
+        html = answer.text
         leave(f"{role.value}{address}", html)
         found += [f"{address}: {fault}" for fault in faults(html)]
         for opening in LIVE.finditer(html):
             asked = re.search(r'hx-get="([^"]*)"', opening[0])
             assert asked, opening[0]
-            part = client.get(unescape(asked[1])).get_data(as_text=True)
+            part = client.get(unescape(asked[1])).text
             found += [f"{unescape(asked[1])}: {fault}" for fault in faults(part, container=opening[1])]
             fragments += 1
     assert not found, "\n".join(dict.fromkeys(found))
@@ -114,7 +114,7 @@ def leave(name: str, html: str) -> None:
 def test_the_sign_in_page_is_valid(pages: tuple[Flask, list[str]]) -> None:
     app, _ = pages
     for address in ("/login", "/login?next=%2Fruns", "/login?token=wrong"):
-        assert faults(app.test_client().get(address).get_data(as_text=True)) == []
+        assert faults(app.test_client().get(address).text) == []
 
 
 @pytest.mark.parametrize("html", BROKEN, ids=list(BROKEN.values()))

@@ -7,7 +7,7 @@ from typing import Any
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, one_line
+from tests.dashboard.conftest import AsRole, assert_fragments_match, assert_shown_as_text, items_of, one_line
 from tests.support.factories import a_type, a_worker, claim, rows
 from wakeboard.core.run_spec import NewRun
 from wakeboard.queue.enqueue_many import enqueue_many
@@ -18,7 +18,7 @@ HOSTILE = "<img src=x onerror=alert(1)>\u202e\"'/"
 
 
 def listed(client: FlaskClient, query: str = "") -> dict[str, str]:
-    return {each["id"]: each["state"] for each in client.get(f"/workers.json{query}").get_json()["items"]}
+    return {each["id"]: each["state"] for each in items_of(client, f"/workers.json{query}")}
 
 
 def stored(connection: Connection, id: str) -> dict[str, Any]:
@@ -26,7 +26,7 @@ def stored(connection: Connection, id: str) -> dict[str, Any]:
 
 
 def test_an_empty_list_says_how_to_start_one(client: FlaskClient) -> None:
-    page = client.get("/workers").get_data(as_text=True)
+    page = client.get("/workers").text
     assert "No worker is here" in page and "wakeboard tick" in page
 
 
@@ -47,7 +47,7 @@ def test_each_worker_has_its_state_and_trouble_comes_first(
         ("d-idle", "idle"),
         ("e-stopped", "stopped"),
     ]
-    page = client.get("/workers").get_data(as_text=True)
+    page = client.get("/workers").text
     assert 'data-attention="1"' in page and 'max="4" value="3"' in one_line(page)
 
 
@@ -90,7 +90,7 @@ def test_where_too_many_run_to_be_read_nobody_seems_to_do_nothing(
     enqueue_many(connection, [NewRun("a_first")] * (MOST_RUNNING + 1) + [NewRun("z_last")] * 2)
     claim(connection, ["a_first"], "busy", limit=MOST_RUNNING + 1)
     claim(connection, ["z_last"], "cut", limit=2)
-    page = client.get("/workers").get_data(as_text=True)
+    page = client.get("/workers").text
     lines = {
         name: page.split(f'id="worker-{name}"')[1].split("</tr>")[0] for name in ("busy", "cut", "bored")
     }
@@ -101,16 +101,16 @@ def test_where_too_many_run_to_be_read_nobody_seems_to_do_nothing(
 
 def test_live_workers_of_two_versions_are_told(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection, version="0.1.0")
-    assert "different versions" not in client.get("/workers").get_data(as_text=True)
+    assert "different versions" not in client.get("/workers").text
     a_worker(connection, version="0.0.9", stopped_at="-1 minute")
-    assert "different versions" not in client.get("/workers").get_data(as_text=True)
+    assert "different versions" not in client.get("/workers").text
     a_worker(connection, version="0.0.9")
-    assert "different versions:</strong> 0.0.9, 0.1.0" in client.get("/workers").get_data(as_text=True)
+    assert "different versions:</strong> 0.0.9, 0.1.0" in client.get("/workers").text
 
 
 def test_a_run_page_finds_its_worker_by_its_anchor(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection, "w-7")
-    assert '<tr id="worker-w-7"' in client.get("/workers").get_data(as_text=True)
+    assert '<tr id="worker-w-7"' in client.get("/workers").text
 
 
 def test_names_of_others_are_shown_as_text(client: FlaskClient, connection: Connection) -> None:
@@ -126,13 +126,13 @@ def test_the_live_list_is_the_page(client: FlaskClient, connection: Connection) 
 
 def test_the_csv_has_a_line_per_worker(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection, "w-7")
-    head, line = client.get("/workers.csv").get_data(as_text=True).splitlines()
+    head, line = client.get("/workers.csv").text.splitlines()
     assert head.startswith("id,state,name,") and line.startswith("w-7,idle,,host1,4321,")
 
 
 def test_a_worker_is_asked_to_drain_and_then_says_so(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection, "w-7")
-    assert "claim nothing new?" in client.get("/workers/w-7/drain").get_data(as_text=True)
+    assert "claim nothing new?" in client.get("/workers/w-7/drain").text
     answer = client.post("/workers/w-7/drain", data={"reason": "new kernel"}, headers=JSON)
     assert (answer.status_code, answer.get_json()["changed"]) == (202, True)
     assert listed(client) == {"w-7": "draining"}
@@ -163,9 +163,9 @@ def test_a_drain_is_taken_back_as_long_as_the_worker_does_not_stop(
 
 def test_stopping_a_worker_asks_first(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection, HOSTILE)
-    page = client.get("/workers").get_data(as_text=True)
+    page = client.get("/workers").text
     address = page.split('formaction="/workers/')[2].split('"')[0]
-    assert "Stop worker" in client.get(f"/workers/{address}").get_data(as_text=True)
+    assert "Stop worker" in client.get(f"/workers/{address}").text
     back = client.post(f"/workers/{address}", data={"next": "/workers"})
     assert (back.status_code, back.location) == (303, "/workers")
     assert stored(connection, HOSTILE)["stop_requested_at"] is not None
@@ -173,7 +173,7 @@ def test_stopping_a_worker_asks_first(client: FlaskClient, connection: Connectio
 
 def test_who_cannot_hear_is_not_asked(client: FlaskClient, connection: Connection) -> None:
     a_worker(connection, seen="-1 hour")
-    page = client.get("/workers").get_data(as_text=True)
+    page = client.get("/workers").text
     assert page.count("It hears nothing: look at process 4321 on host1") == 2
 
 

@@ -15,8 +15,12 @@ from typing import Any
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, Request
 
 from tests.conftest import Connection
+from tests.support.factories import rows
 from wakeboard.accounts import sessions, users
 from wakeboard.core.states import Role
+from wakeboard.database.audit import Actor
+
+PASSWORD = "seven small boats at dawn"
 
 
 @dataclass
@@ -96,6 +100,26 @@ def listen(page: Page, url: str, complaints: list[str]) -> Page:
     page.on("request", lambda request: asked(request.url))
     page.on("requestfailed", failed)
     return page
+
+
+def refresh(page: Page) -> None:
+    """Let the live regions of ``page`` poll now."""
+    page.evaluate("htmx.trigger(document, 'live:now')")
+
+
+def end_sessions(connection: Connection) -> None:
+    """End the sessions of everybody."""
+    connection.execute("DELETE FROM wakeboard.sessions")
+
+
+def sign_in(page: Page, connection: Connection, name: str = "anna") -> None:
+    """Sign in with a password on the sign-in page; an admin of that ``name`` is made where there is none."""
+    if not rows(connection, "users", "name = %s", name):
+        operator = Actor("cli:boss", Role.ADMIN, "cli")
+        users.create_user(connection, operator, name, Role.ADMIN, PASSWORD)
+    page.fill("[name=name]", name)
+    page.fill("[name=password]", PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
 
 
 def follow(page: Page, control: Locator) -> None:

@@ -19,7 +19,13 @@ from sqlalchemy.exc import SQLAlchemyError
 from wakeboard.alerts.finding import Finding
 from wakeboard.database.db import DatabaseError
 from wakeboard_dashboard.queries import alerts, overview
-from wakeboard_dashboard.queries.attention import OverlongRuns, Troubles, failures_rise, overlong, troubles
+from wakeboard_dashboard.queries.overview import (
+    AttentionLines,
+    OverlongRuns,
+    check_rising_failures,
+    list_overlong,
+    read_attention_lines,
+)
 from wakeboard_dashboard.text.verdict import Counts, other_rules
 from wakeboard_dashboard.web.connection import as_of, may_query_for_frame, reading
 
@@ -61,15 +67,15 @@ class AttentionState:
         )
 
 
-def read_by_type() -> Troubles:
+def read_by_type() -> AttentionLines:
     """Return what needs a person by type, queried once in a request.
 
     Called before ``read_state``, it spares counting the same runs there.
     """
     if "troubles" not in g:
-        g.troubles = troubles(reading())
+        g.troubles = read_attention_lines(reading())
     found = g.troubles
-    assert isinstance(found, Troubles)
+    assert isinstance(found, AttentionLines)
     return found
 
 
@@ -77,13 +83,13 @@ def read_state() -> AttentionState:
     """Return what needs a person at the moment of this request, queried once in a request."""
     if "attention_state" not in g:
         known = g.troubles.counted if "troubles" in g else None
-        counts = overview.counts(reading(), known)
+        counts = overview.read_counts(reading(), known)
         # Nothing runs for long nearly always: the usual times are not queried then.
-        longer = overlong(reading(), as_of()) if counts.long else []
+        longer = list_overlong(reading(), as_of()) if counts.long else []
         g.attention_state = AttentionState(
             replace(counts, overlong=sum(each.count for each in longer)),
-            failures_rise(reading()),
-            alerts.firing(reading()),
+            check_rising_failures(reading()),
+            alerts.list_firing_rules(reading()),
             longer,
         )
     state = g.attention_state

@@ -23,8 +23,7 @@ from wakeboard_dashboard.pages.bulk_confirmation import (
     read_filters,
     read_options,
 )
-from wakeboard_dashboard.pages.filtertext import write_line
-from wakeboard_dashboard.queries.filters import Filters
+from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.text import operations as words
 from wakeboard_dashboard.web import responses, security
 from wakeboard_dashboard.web.connection import as_of, reading, writing
@@ -106,7 +105,7 @@ def render_preview(verb: str) -> str:
         verb=VERBS[f"run.{verb}"],
         preview=preview,
         filters=filters,
-        line=write_line(filters),
+        line=filters.line,
         also=also,
         words=words,
         link=filters.link("/runs", status=states or None),

@@ -14,9 +14,9 @@ from wakeboard.core.errors.error_groups import TraceLine, format_fingerprint, tr
 from wakeboard.core.states import Status
 from wakeboard.core.text.redaction import redact
 from wakeboard_dashboard.pages.live import Json
-from wakeboard_dashboard.queries import groups as kept_groups
-from wakeboard_dashboard.queries.errors import Group
-from wakeboard_dashboard.queries.groups import ErrorGroupRow
+from wakeboard_dashboard.queries import error_groups
+from wakeboard_dashboard.queries.error_groups import ErrorGroupRow
+from wakeboard_dashboard.queries.errors import FailureGroup
 from wakeboard_dashboard.text.formats import Row, visible
 from wakeboard_dashboard.web.connection import as_of
 
@@ -36,10 +36,10 @@ MEANINGS = (
     ("new", "seen for the first time in the last 24 hours."),
     (
         "back again",
-        f"seen before, then not for {kept_groups.QUIET.days} days, then again in the last 24 hours.",
+        f"seen before, then not for {error_groups.QUIET.days} days, then again in the last 24 hours.",
     ),
-    ("ongoing", f"seen in the last {kept_groups.QUIET.days} days, and neither new nor back."),
-    ("quiet", f"not seen for {kept_groups.QUIET.days} days: its next failure brings it back."),
+    ("ongoing", f"seen in the last {error_groups.QUIET.days} days, and neither new nor back."),
+    ("quiet", f"not seen for {error_groups.QUIET.days} days: its next failure brings it back."),
     (
         "muted",
         "somebody has left it out of the alerts of failures and dead runs until a moment; shown apart.",
@@ -53,23 +53,23 @@ def trace(sample: RowMapping | None) -> list[TraceLine]:
     return list(trace_lines(text)) if text else []
 
 
-def state(group: Group, now: datetime) -> str | None:
+def state(group: FailureGroup, now: datetime) -> str | None:
     """Return how the group stands (see MEANINGS) ``now``, None for failures without one."""
-    return None if group.kept is None else group.kept.state(now)
+    return None if group.row is None else group.row.state(now)
 
 
-def key(group: Group) -> str:
+def key(group: FailureGroup) -> str:
     """Return what names the group's row in the page, whatever characters code and type have."""
     return blake2s(f"{group.code}\n{group.job_type}\n{group.number}".encode(), digest_size=6).hexdigest()
 
 
-def link(group: Group, query: str = "") -> str:
+def link(group: FailureGroup, query: str = "") -> str:
     """Return the address of the group's page, of its code's page where no group is kept."""
-    path = f"/errors/{format_fingerprint(group.number) if group.number and group.kept else quote(group.code)}"
+    path = f"/errors/{format_fingerprint(group.number) if group.number and group.row else quote(group.code)}"
     return f"{path}?{query}" if query else path
 
 
-def runs_link(group: Group, status: str = "failed,dead") -> str:
+def runs_link(group: FailureGroup, status: str = "failed,dead") -> str:
     """Return the list of the runs of ``group`` that are in ``status`` now."""
     if group.number:
         return f"/runs?status={status}&group={format_fingerprint(group.number)}"
@@ -116,14 +116,14 @@ def kept_item(kept: ErrorGroupRow | None) -> Json:
     }
 
 
-def item(group: Group) -> Json:
+def item(group: FailureGroup) -> Json:
     """Return a group as the twin gives it; ``first_seen_at`` is of the window where no group is kept."""
-    of_window = {"first_seen_at": group.first_at, "last_seen_at": group.last_at} if not group.kept else {}
+    of_window = {"first_seen_at": group.first_at, "last_seen_at": group.last_at} if not group.row else {}
     return {
         "error_code": group.code,
         "job_type": group.job_type,
         "error_group": group.number,
-        **kept_item(group.kept),
+        **kept_item(group.row),
         **of_window,
         "count": group.count,
         "failed": group.failed,

@@ -11,7 +11,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from wakeboard.reporting import heartbeats
-from wakeboard_dashboard.queries import alerts, health, leases, overview, types
+from wakeboard_dashboard.queries import alerts, leases, metrics, overview, types
 from wakeboard_dashboard.text.verdict import CAP, Counts
 from wakeboard_dashboard.web.connection import as_of, reading
 from wakeboard_dashboard.web.request_metrics import request_metrics
@@ -34,7 +34,7 @@ class _Tables(Collector):
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        counts = overview.counts(reading())
+        counts = overview.read_counts(reading())
         yield _by_state(counts)
         for name, says, value in (
             ("slots", "Runs that the live workers may execute at once.", counts.slots),
@@ -47,18 +47,18 @@ class _Tables(Collector):
             (
                 "refused_answers_24h",
                 f"Late answers of stale workers refused in 24 h, counted up to {leases.COUNTED_REFUSED + 1}.",
-                leases.refused_count(reading()),
+                leases.count_refused(reading()),
             ),
             ("oldest_due_seconds", "How long the oldest due run has waited.", _waited(counts)),
             (
                 "longest_running_seconds",
                 "How long the longest running run has run; 0 where none runs.",
-                health.longest_running_seconds(reading()),
+                metrics.find_longest_running_seconds(reading()),
             ),
         ):
             yield GaugeMetricFamily(f"wakeboard_{name}", says, value=value)
         yield from _attempts()
-        yield from _by_type(health.known_types(reading()))
+        yield from _by_type(metrics.list_types(reading()))
         yield _loops()
         yield _alerts()
 
@@ -92,7 +92,7 @@ def _attempts() -> Iterator[Metric]:
     labels = ["job_type", "outcome"]
     ended = GaugeMetricFamily("wakeboard_attempts_1h", "Attempts that ended in the last hour.", labels=labels)
     worked = GaugeMetricFamily("wakeboard_attempt_seconds_1h", "Their seconds of work.", labels=labels)
-    for job_type, outcome, count, seconds in health.attempts_last_hour(reading()):
+    for job_type, outcome, count, seconds in metrics.count_attempts_last_hour(reading()):
         ended.add_metric([job_type, outcome], count)
         worked.add_metric([job_type, outcome], seconds)
     yield from (ended, worked)
@@ -105,7 +105,7 @@ def _by_type(known: list[str]) -> Iterator[Metric]:
         "Attempts that succeeded, or failed (timed out, lost), since midnight UTC: there it begins anew.",
         labels=["job_type", "outcome"],
     )
-    for job_type, counts in (dict.fromkeys(known, (0, 0)) | health.attempts_today(reading())).items():
+    for job_type, counts in (dict.fromkeys(known, (0, 0)) | metrics.count_attempts_today(reading())).items():
         for outcome, count in zip(("succeeded", "failed"), counts, strict=True):
             ended.add_metric([job_type, outcome], count)
     waiting = GaugeMetricFamily(
@@ -113,7 +113,7 @@ def _by_type(known: list[str]) -> Iterator[Metric]:
         f"Queued runs by type; {types.CAP + 1} is where the count stops: so many or more.",
         labels=["job_type"],
     )
-    for job_type, count in health.queued(reading(), known).items():
+    for job_type, count in metrics.count_queued(reading(), known).items():
         waiting.add_metric([job_type], count)
     yield from (ended, waiting)
 
@@ -133,6 +133,6 @@ def _loops() -> Metric:
 
 def _alerts() -> Metric:
     family = GaugeMetricFamily("wakeboard_alerts_firing", "1 while an alert rule fires.", labels=["rule"])
-    for rule, fires in alerts.states(reading()):
+    for rule, fires in alerts.list_rule_states(reading()):
         family.add_metric([rule], float(fires))
     return family

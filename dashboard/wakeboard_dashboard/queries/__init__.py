@@ -1,1 +1,1 @@
-"""One function per question; each reads on the request's transaction and returns plain rows."""
+"""Statements of pages, one module a page. A function reads on the request's transaction and returns rows."""

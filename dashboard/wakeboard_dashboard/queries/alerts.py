@@ -1,4 +1,4 @@
-"""What the page of alerts asks: how each rule stands, what was told, how the dead man's switch fares."""
+"""Reads alert rules, their messages, and the last ping of the dead man's switch."""
 
 from __future__ import annotations
 
@@ -11,43 +11,43 @@ MESSAGES = 50
 
 rules = alert_rules.c
 messages = alert_messages.c
-FIRES = rules.enabled & (rules.state == "firing")
+IS_FIRING = rules.enabled & (rules.state == "firing")
 IS_SILENCED = func.coalesce(rules.silenced_until > func.now(), False)
 _FIRING = fixed(
     select(rules.name, rules.kind, rules.fired_at, IS_SILENCED.label("is_silenced"))
-    .where(FIRES)
+    .where(IS_FIRING)
     .order_by(rules.fired_at)
 )
 
 
-def every_rule(connection: Connection) -> list[RowMapping]:
+def list_rules(connection: Connection) -> list[RowMapping]:
     """Return all rules, those that fire first: the columns of alert_rules, and ``is_silenced``."""
-    rank = case((FIRES, 0), (rules.enabled, 1), else_=2)
-    found = select(alert_rules, IS_SILENCED.label("is_silenced")).order_by(rank, rules.id)
-    return list(connection.execute(found).mappings().all())
+    rank = case((IS_FIRING, 0), (rules.enabled, 1), else_=2)
+    statement = select(alert_rules, IS_SILENCED.label("is_silenced")).order_by(rank, rules.id)
+    return list(connection.execute(statement).mappings())
 
 
-def one(connection: Connection, rule_id: int) -> RowMapping | None:
-    """Return one rule as ``every_rule`` does, None when there is none."""
-    found = select(alert_rules, IS_SILENCED.label("is_silenced")).where(rules.id == rule_id)
-    return connection.execute(found).mappings().one_or_none()
+def find_rule(connection: Connection, rule_id: int) -> RowMapping | None:
+    """Return one rule as ``list_rules`` does, None when there is none."""
+    statement = select(alert_rules, IS_SILENCED.label("is_silenced")).where(rules.id == rule_id)
+    return connection.execute(statement).mappings().one_or_none()
 
 
-def firing(connection: Connection) -> list[RowMapping]:
+def list_firing_rules(connection: Connection) -> list[RowMapping]:
     """Return name, kind, fired_at and is_silenced of the rules that fire, the longest first."""
     return list(connection.exec_driver_sql(_FIRING).mappings())
 
 
-def states(connection: Connection) -> list[tuple[str, bool]]:
-    """Return (name, whether it fires) of every rule that is on."""
-    found = connection.execute(select(rules.name, FIRES).where(rules.enabled).order_by(rules.name))
-    return [(row[0], bool(row[1])) for row in found]
+def list_rule_states(connection: Connection) -> list[tuple[str, bool]]:
+    """Return (name, whether it fires) of every enabled rule."""
+    statement = select(rules.name, IS_FIRING).where(rules.enabled).order_by(rules.name)
+    return [(name, bool(is_firing)) for name, is_firing in connection.execute(statement)]
 
 
-def latest_messages(connection: Connection) -> list[RowMapping]:
+def list_latest_messages(connection: Connection) -> list[RowMapping]:
     """Return the last 50 messages, newest first, with the name of their rule (None: the database's own)."""
     body = messages.body["sentence"].astext.label("sentence")
-    found = (
+    statement = (
         select(
             messages.id,
             messages.rule_id,
@@ -69,10 +69,10 @@ def latest_messages(connection: Connection) -> list[RowMapping]:
         .order_by(messages.id.desc())
         .limit(MESSAGES)
     )
-    return list(connection.execute(found).mappings().all())
+    return list(connection.execute(statement).mappings())
 
 
-def switch(connection: Connection) -> dict[str, object]:
+def read_ping(connection: Connection) -> dict[str, object]:
     """Return pinged_at and ping_error of the installation."""
     row = connection.execute(
         select(installation.c.pinged_at, installation.c.ping_error)

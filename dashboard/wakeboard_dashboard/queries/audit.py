@@ -1,7 +1,6 @@
-"""What the pages ask of the audit log: who did what to which thing, newest first, and who did so last; what
-there is to choose.
+"""Reads the audit log: pages of its rows, the last action on each thing, and the values that filters offer.
 
-Which rows match is ``wakeboard.reporting.filters.audit``'s to say.
+``wakeboard.reporting.filters.audit`` makes the conditions of the filters.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ from datetime import datetime
 from sqlalchemy import Connection, RowMapping, bindparam, func, select, text
 
 from wakeboard.database.tables import audit_log
-from wakeboard.reporting.filters.audit import search
+from wakeboard.reporting.filters.audit import search as make_search
 from wakeboard.reporting.filters.search import Search, Start
-from wakeboard_dashboard.queries.filters import Filters, read_cursor
-from wakeboard_dashboard.queries.keyset import Rows, beyond, keyset_page
-from wakeboard_dashboard.queries.runs import SECRET_SAID
+from wakeboard_dashboard.queries.keyset import Rows, add_search_ends, read_page, read_start
+from wakeboard_dashboard.queries.query_string import Filters
+from wakeboard_dashboard.queries.runs import SECRET_IN_TEXT
 
 # The pill says "100+ new" past this.
 MOST_NEW = 100
-# Choices are of the newest rows: what nobody did for that long is asked for by its address.
+# Filters offer values of the newest rows. Older values work in an address.
 RECENT = 5000
 MOST_ACTORS = 200
 MOST_TARGETS = 50
@@ -29,28 +28,24 @@ MOST_OF_ONE = 20
 columns = audit_log.c
 _NEWEST = select(func.coalesce(func.max(columns.id), 0))
 
-# A hop of an index for each value there is, however many rows have it.
-_ACTIONS = """
+
+def _distinct(column: str, most: int) -> str:
+    """Return the SQL of the first ``most`` values of ``column``: one hop in its index for each value."""
+    return f"""
 WITH RECURSIVE each (value, n) AS (
-    (SELECT action, 1 FROM wakeboard.audit_log ORDER BY action LIMIT 1)
+    (SELECT {column}, 1 FROM wakeboard.audit_log ORDER BY {column} LIMIT 1)
     UNION ALL
-    SELECT (SELECT a.action FROM wakeboard.audit_log AS a WHERE a.action > each.value
-        ORDER BY a.action LIMIT 1), n + 1
-    FROM each WHERE value IS NOT NULL AND n < 200
+    SELECT (SELECT a.{column} FROM wakeboard.audit_log AS a WHERE a.{column} > each.value
+        ORDER BY a.{column} LIMIT 1), n + 1
+    FROM each WHERE value IS NOT NULL AND n < {most}
 )
 SELECT value FROM each WHERE value IS NOT NULL ORDER BY value
 """
-_KINDS = """
-WITH RECURSIVE each (value, n) AS (
-    (SELECT target_type, 1 FROM wakeboard.audit_log ORDER BY target_type LIMIT 1)
-    UNION ALL
-    SELECT (SELECT a.target_type FROM wakeboard.audit_log AS a WHERE a.target_type > each.value
-        ORDER BY a.target_type LIMIT 1), n + 1
-    FROM each WHERE value IS NOT NULL AND n < 100
-)
-SELECT value FROM each WHERE value IS NOT NULL ORDER BY value
-"""
-# A name that somebody typed at the door and that no account has is no choice.
+
+
+_ACTIONS = _distinct("action", 200)
+_KINDS = _distinct("target_type", 100)
+# The name of a failed sign-in is offered only where an account has it.
 _ACTORS = f"""
 SELECT name FROM (
     SELECT DISTINCT actor AS name FROM (
@@ -58,7 +53,7 @@ SELECT name FROM (
     ) AS recent
     WHERE result = 'done' OR NOT starts_with(action, 'login')
     UNION SELECT name FROM wakeboard.users
-) AS known
+) AS actors
 ORDER BY name LIMIT {MOST_ACTORS}
 """
 _TARGETS = f"""
@@ -72,27 +67,28 @@ ORDER BY id DESC LIMIT {MOST_TARGETS}
 """
 
 
-def page(connection: Connection, filters: Filters, now: datetime, *, sees_secrets: bool) -> tuple[Rows, bool]:
-    """Return rows of audit_log, newest first, and whether only some were searched. Raises FilterError.
+def list_entries(
+    connection: Connection, filters: Filters, now: datetime, *, sees_secrets: bool
+) -> tuple[Rows, bool]:
+    """Return a page of audit_log, newest first, and whether the search ended before its last row.
 
-    Who does not see secrets (``sees_secrets``) finds no reason by its words that has one.
+    Without ``sees_secrets`` a search for text skips reasons with secrets. Raises FilterError.
     """
-    cursor = read_cursor(filters.cursor_text, [int]) if filters.cursor_text else None
-    start = Start(cursor.keys[0], newer=cursor.direction == "newer") if cursor else None
-    found = _search(filters, now, start, sees_secrets=sees_secrets)
-    rows = keyset_page(connection, found.statement, [found.id], filters)
-    if found.end is None:
+    start = read_start(filters)
+    search = _make_search(filters, now, start, sees_secrets=sees_secrets)
+    rows = read_page(connection, search.statement, [search.id], filters)
+    if search.end is None:
         return rows, False
-    last: int | None = connection.execute(found.end).scalar_one_or_none()
-    return beyond(last, rows, filters), last is not None and len(rows.items) < filters.limit
+    last: int | None = connection.execute(search.end).scalar_one_or_none()
+    return add_search_ends(rows, last, start), last is not None and len(rows.items) < filters.limit
 
 
-def newcomers(
+def count_newer(
     connection: Connection, filters: Filters, now: datetime, after: int, *, sees_secrets: bool
 ) -> int:
-    """Return how many matching rows came after the row ``after``, at most MOST_NEW + 1."""
-    found = _search(filters, now, Start(after, newer=True), sees_secrets=sees_secrets)
-    capped = found.statement.where(found.id > after).order_by(found.id.desc()).limit(MOST_NEW + 1)
+    """Return how many matching rows are newer than the row ``after``, at most MOST_NEW + 1."""
+    search = _make_search(filters, now, Start(after, newer=True), sees_secrets=sees_secrets)
+    capped = search.statement.where(search.id > after).order_by(search.id.desc()).limit(MOST_NEW + 1)
     return int(connection.execute(select(func.count()).select_from(capped.subquery())).scalar_one())
 
 
@@ -104,46 +100,48 @@ _OF_ONE = (
 )
 
 
-def of_one(connection: Connection, kind: str, name: str, *, most: int = MOST_OF_ONE) -> list[RowMapping]:
-    """Return what was done to the thing ``name`` of a kind ('type', 'worker'), newest first."""
+def list_entries_of(
+    connection: Connection, kind: str, name: str, *, most: int = MOST_OF_ONE
+) -> list[RowMapping]:
+    """Return the rows of the thing ``name`` of a kind ('type', 'worker'), newest first."""
     values = {"kind": kind, "name": name, "most": most}
-    return list(connection.execute(_OF_ONE, values).mappings().all())
+    return list(connection.execute(_OF_ONE, values).mappings())
 
 
-def newest(connection: Connection) -> int:
+def find_newest_id(connection: Connection) -> int:
     """Return the id of the newest row, 0 when there is none."""
     return int(connection.execute(_NEWEST).scalar_one())
 
 
-def actions(connection: Connection) -> list[str]:
-    """Return every action there is, by name."""
-    return list(connection.exec_driver_sql(_ACTIONS).scalars().all())
+def list_actions(connection: Connection) -> list[str]:
+    """Return the actions in the log, by name."""
+    return list(connection.exec_driver_sql(_ACTIONS).scalars())
 
 
-def kinds(connection: Connection) -> list[str]:
-    """Return every kind of thing that something was done to, by name."""
-    return list(connection.exec_driver_sql(_KINDS).scalars().all())
+def list_target_types(connection: Connection) -> list[str]:
+    """Return the kinds of things in the log, by name."""
+    return list(connection.exec_driver_sql(_KINDS).scalars())
 
 
-def actors(connection: Connection) -> list[str]:
-    """Return who has an account or did something lately, by name; at most MOST_ACTORS."""
-    return list(connection.exec_driver_sql(_ACTORS).scalars().all())
+def list_actors(connection: Connection) -> list[str]:
+    """Return the names of accounts and of recent actors, at most MOST_ACTORS."""
+    return list(connection.exec_driver_sql(_ACTORS).scalars())
 
 
-def targets(connection: Connection) -> list[str]:
-    """Return what something was done to lately, as ``run:48210``, the newest first."""
-    return list(connection.exec_driver_sql(_TARGETS).scalars().all())
+def list_targets(connection: Connection) -> list[str]:
+    """Return the recent targets as ``run:48210``, newest first."""
+    return list(connection.exec_driver_sql(_TARGETS).scalars())
 
 
-def _search(filters: Filters, now: datetime, start: Start | None, *, sees_secrets: bool) -> Search:
-    return search(filters, now, start=start, hidden=None if sees_secrets else SECRET_SAID)
+def _make_search(filters: Filters, now: datetime, start: Start | None, *, sees_secrets: bool) -> Search:
+    return make_search(filters, now, start=start, hidden=None if sees_secrets else SECRET_IN_TEXT)
 
 
-# Of one thing, the newest rows are looked at.
+# Of each thing so many of the newest rows are read.
 NEWEST_OF_ONE = 200
 
 # The ranges of one value and the order leave the planner one way: audit_log_by_target.
-_ASKED = """
+_NEWEST_ACTIONS = """
     FROM (
         SELECT r.action, r.actor, r.at, r.reason, r.id, r.result, r.after, r.target_type, r.target_id
         FROM wakeboard.audit_log AS r
@@ -156,24 +154,25 @@ _ASKED = """
     WHERE verb = ANY(CAST(:actions AS text[])) AND result IN ('done', 'asked')
 """
 _LAST_OF_EACH = text(f"""
-SELECT w.name, asked.* FROM unnest(CAST(:names AS text[])) AS w (name)
+SELECT w.name, last.* FROM unnest(CAST(:names AS text[])) AS w (name)
 CROSS JOIN LATERAL (
-    SELECT DISTINCT ON (verb) verb, actor, at, reason {_ASKED} ORDER BY verb, id DESC
-) AS asked
+    SELECT DISTINCT ON (verb) verb, actor, at, reason {_NEWEST_ACTIONS} ORDER BY verb, id DESC
+) AS last
 """)
-# Of one verb the newest row is all there is to find: in the order in which rows come no other is read.
+# For one verb the first row in the order of the index ends the search.
 _LAST_OF_ONE = text(f"""
-SELECT w.name, asked.* FROM unnest(CAST(:names AS text[])) AS w (name)
+SELECT w.name, last.* FROM unnest(CAST(:names AS text[])) AS w (name)
 CROSS JOIN LATERAL (
-    SELECT verb, actor, at, reason {_ASKED} ORDER BY target_type DESC, target_id DESC, id DESC LIMIT 1
-) AS asked
+    SELECT verb, actor, at, reason {_NEWEST_ACTIONS}
+    ORDER BY target_type DESC, target_id DESC, id DESC LIMIT 1
+) AS last
 """)
 
 
-def last_actions(
+def find_last_actions(
     connection: Connection, kind: str, names: Sequence[str], actions: Sequence[str]
 ) -> Mapping[tuple[str, str], RowMapping]:
-    """Return by (name, action) who did ``actions`` last to the things ``names`` of a kind: actor, at, reason.
+    """Return by (name, action) the last of ``actions`` on each of the things ``names``: actor, at, reason.
 
     An edit that switches a schedule off counts as its pause.
     """

@@ -1,18 +1,18 @@
-"""What the pages of operations ask: which there are, how one stands, what became of its runs."""
+"""Reads operations and the runs that they move."""
 
 from __future__ import annotations
 
 from sqlalchemy import Connection, RowMapping, and_, exists, select
 
 from wakeboard.database.tables import job_runs, operation_runs, operations, workers
-from wakeboard_dashboard.queries.filters import Filters
-from wakeboard_dashboard.queries.keyset import Rows, keyset_page
-from wakeboard_dashboard.queries.overview import ALIVE
+from wakeboard_dashboard.queries.keyset import Rows, read_page
+from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.statements import Statement
+from wakeboard_dashboard.queries.workers import IS_HEARD
 
 columns = operations.c
 moved = operation_runs.c
-# The words of the filter ``result``, and what they mean.
+# The condition of each word of the filter ``result``.
 RESULTS = {
     "waiting": moved.result.is_(None),
     "moved": moved.result.in_(("moved", "asked")),
@@ -22,25 +22,25 @@ RESULTS = {
 }
 
 
-def page(connection: Connection, filters: Filters) -> Rows:
-    """Return operations, newest first."""
+def list_operations(connection: Connection, filters: Filters) -> Rows:
+    """Return a page of operations, newest first."""
     statement = select(operations)
     plain = {"status": columns.status, "verb": columns.verb, "who": columns.actor}
     for name, column in plain.items():
         if value := filters.get(name):
             statement = statement.where(column == value)
-    return keyset_page(connection, statement, [columns.id], filters)
+    return read_page(connection, statement, [columns.id], filters)
 
 
-def one(connection: Connection, operation_id: int) -> RowMapping | None:
+def find_operation(connection: Connection, operation_id: int) -> RowMapping | None:
     """Return an operation, None when there is none."""
     return connection.execute(select(operations).where(columns.id == operation_id)).mappings().one_or_none()
 
 
-def runs_of(connection: Connection, operation_id: int, filters: Filters) -> Rows:
-    """Return the runs of an operation, oldest first, in the order in which they are moved.
+def list_runs(connection: Connection, operation_id: int, filters: Filters) -> Rows:
+    """Return a page of the runs of an operation, in the order in which they are moved: oldest first.
 
-    Rows carry run_id, result, why, outcome, watched_run_id, handled_at, and of the run (NULL where it is
+    Rows have run_id, result, why, outcome, watched_run_id, handled_at, and of the run (NULL where it is
     gone) status and job_type.
     """
     statement: Statement = (
@@ -60,9 +60,9 @@ def runs_of(connection: Connection, operation_id: int, filters: Filters) -> Rows
     )
     if result := filters.get("result"):
         statement = statement.where(and_(RESULTS[result]))
-    return keyset_page(connection, statement, [moved.run_id], filters, ascending=True)
+    return read_page(connection, statement, [moved.run_id], filters, ascending=True)
 
 
-def is_somebody_alive(connection: Connection) -> bool:
+def has_live_worker(connection: Connection) -> bool:
     """Return whether any worker is alive to move runs."""
-    return bool(connection.execute(select(exists().select_from(workers).where(ALIVE))).scalar_one())
+    return bool(connection.execute(select(exists().select_from(workers).where(IS_HEARD))).scalar_one())

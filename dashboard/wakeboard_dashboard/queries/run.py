@@ -1,14 +1,11 @@
-"""What the page of one run asks: the run, its attempts, what it prints now, its relatives, its audit."""
+"""Reads one run: its row, attempts, output, relatives and effects."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 from sqlalchemy import (
-    BindParameter,
-    Boolean,
     CompoundSelect,
     Connection,
     RowMapping,
@@ -17,7 +14,6 @@ from sqlalchemy import (
     case,
     func,
     literal,
-    literal_column,
     select,
     union_all,
 )
@@ -32,13 +28,13 @@ from wakeboard.database.tables import (
     run_output,
     workers,
 )
-from wakeboard.queue import effect_store
+from wakeboard_dashboard.queries.effects import IS_UNCONFIRMED
 from wakeboard_dashboard.queries.leases import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
 from wakeboard_dashboard.queries.runs import MOST_ATTEMPTS
 from wakeboard_dashboard.queries.statements import Column, Statement
 
 MOST_SHOWN = 50
-# As the table stores it.
+# A payload's size as the table stores it.
 SMALL_BYTES = 40_000
 DEFAULT_BACKOFF = "exponential 10s cap 30m"
 DEFAULT_TIMEOUT_SECONDS = 300
@@ -46,18 +42,18 @@ DEFAULT_TIMEOUT_SECONDS = 300
 runs = job_runs.c
 
 
-def one(connection: Connection, run_id: int, *, payload: bool = True) -> RowMapping | None:
-    """Return run ``run_id`` or None; without ``payload``, one over SMALL_BYTES (up to a megabyte) is None.
+def find_run(connection: Connection, run_id: int, *, payload: bool = True) -> RowMapping | None:
+    """Return run ``run_id``, None when there is none. Without ``payload``, one over SMALL_BYTES is None.
 
-    Columns of job_runs, and: most_attempts, timeout (seconds in force), backoff, definition (its name),
-    paused_at/by/reason and most_running of its type, is_type_known, worker_* of who holds it,
+    Columns: those of job_runs, most_attempts, timeout (seconds in force), backoff, definition (its name),
+    paused_at/by/reason and most_running of its type, is_type_known, worker_* of the worker that holds it,
     is_lease_ended, is_silent, is_stuck.
     """
-    return connection.execute(_WHOLE if payload else _SMALL, {"run_id": run_id}).mappings().one_or_none()
+    statement = _WITH_PAYLOAD if payload else _WITH_SMALL_PAYLOAD
+    return connection.execute(statement, {"run_id": run_id}).mappings().one_or_none()
 
 
-def _one(payload: Column) -> Statement:
-    """Return the statement of ``one``, which tells ``payload`` as the run's own."""
+def _select_run(payload: Column) -> Statement:
     types, definitions = job_types.c, job_definitions.c
     return (
         select(
@@ -88,44 +84,41 @@ def _one(payload: Column) -> Statement:
     )
 
 
-# To make such a statement takes longer than to ask it: each is made once.
-_WHOLE = _one(runs.payload)
-_SMALL = _one(case((func.pg_column_size(runs.payload) <= SMALL_BYTES, runs.payload)).label("payload"))
+# Making such a statement takes longer than executing it: each is made once.
+_WITH_PAYLOAD = _select_run(runs.payload)
+_WITH_SMALL_PAYLOAD = _select_run(
+    case((func.pg_column_size(runs.payload) <= SMALL_BYTES, runs.payload)).label("payload")
+)
 
 _ATTEMPTS = (
     select(job_attempts, workers.c.name.label("worker_name"))
     .outerjoin(workers, workers.c.id == job_attempts.c.worker_id)
     .where(job_attempts.c.run_id == bindparam("run_id"))
-    .order_by(job_attempts.c.lease_epoch.desc())
-    .limit(MOST_SHOWN)
 )
+_NEWEST_ATTEMPTS = _ATTEMPTS.order_by(job_attempts.c.lease_epoch.desc()).limit(MOST_SHOWN)
+_ONE_ATTEMPT = _ATTEMPTS.where(job_attempts.c.lease_epoch == bindparam("lease_epoch"))
 
 
-def attempts(connection: Connection, run_id: int) -> list[RowMapping]:
+def list_attempts(connection: Connection, run_id: int) -> list[RowMapping]:
     """Return the newest ended attempts of a run, newest first, at most MOST_SHOWN, with worker_name."""
-    return list(connection.execute(_ATTEMPTS, {"run_id": run_id}).mappings().all())
+    return list(connection.execute(_NEWEST_ATTEMPTS, {"run_id": run_id}).mappings())
 
 
-def output(connection: Connection, run_id: int, lease_epoch: int) -> str | None:
-    """Return what the running attempt printed last; None when it has printed nothing."""
+def read_output(connection: Connection, run_id: int, lease_epoch: int) -> str | None:
+    """Return the end of the output of the running attempt, None when there is none."""
     statement = select(run_output.c.tail).where(
         run_output.c.run_id == run_id, run_output.c.lease_epoch == lease_epoch
     )
     return connection.execute(statement).scalar_one_or_none()
 
 
-def attempt(connection: Connection, run_id: int, lease_epoch: int) -> RowMapping | None:
+def find_attempt(connection: Connection, run_id: int, lease_epoch: int) -> RowMapping | None:
     """Return one ended attempt, with worker_name; None when there is none."""
-    rows = job_attempts.c
-    statement = (
-        select(job_attempts, workers.c.name.label("worker_name"))
-        .outerjoin(workers, workers.c.id == rows.worker_id)
-        .where(rows.run_id == run_id, rows.lease_epoch == lease_epoch)
-    )
-    return connection.execute(statement).mappings().one_or_none()
+    values = {"run_id": run_id, "lease_epoch": lease_epoch}
+    return connection.execute(_ONE_ATTEMPT, values).mappings().one_or_none()
 
 
-_MADE = (
+_CHILDREN = (
     select(
         runs.id,
         runs.status,
@@ -138,19 +131,23 @@ _MADE = (
 )
 
 
-def made_of(connection: Connection, run_id: int, types: Sequence[str] | None = None) -> list[RowMapping]:
-    """Return the runs that came of this one, oldest first, at most MOST_SHOWN + 1: id, status, job_type and
-    is_again, true where a person ran this one again and false where its handler enqueued them. With ``types``
-    those of these job types alone."""
-    statement = _MADE if types is None else _MADE.where(runs.job_type.in_(types))
+def list_children(
+    connection: Connection, run_id: int, types: Sequence[str] | None = None
+) -> list[RowMapping]:
+    """Return the runs that originate from this one, oldest first, at most MOST_SHOWN + 1.
+
+    Columns: id, status, job_type and is_again, which is true where a person ran this one again and false
+    where its handler enqueued the run. With ``types`` only runs of these job types.
+    """
+    statement = _CHILDREN if types is None else _CHILDREN.where(runs.job_type.in_(types))
     values = {"run_id": run_id, "maker": parent_run.enqueuer_name(run_id)}
-    return list(connection.execute(statement, values).mappings().all())
+    return list(connection.execute(statement, values).mappings())
 
 
-def neighbours(connection: Connection, run: RowMapping) -> dict[str, RowMapping]:
-    """Return what stands around a run: its "origin", and the runs of the slots "before" and "after" it.
+def find_neighbours(connection: Connection, run: RowMapping) -> dict[str, RowMapping]:
+    """Return the "origin" of a run and its schedule's runs "before" and "after" it, as far as they exist.
 
-    Each with id, status, job_type, scheduled_for, idempotency_key; what is not there any more is missing.
+    Columns: id, status, job_type, scheduled_for, idempotency_key.
     """
     has_origin, has_slot = bool(run["origin_run_id"]), bool(run["definition_id"] and run["scheduled_for"])
     if not (has_origin or has_slot):
@@ -160,24 +157,23 @@ def neighbours(connection: Connection, run: RowMapping) -> dict[str, RowMapping]
         "definition": run["definition_id"],
         "slot": run["scheduled_for"],
     }
-    rows = connection.execute(_around(has_origin, has_slot), values).mappings()
+    rows = connection.execute(_select_neighbours(has_origin, has_slot), values).mappings()
     return {row["place"]: row for row in rows}
 
 
 @lru_cache
-def _around(has_origin: bool, has_slot: bool) -> CompoundSelect[Any]:
-    """Return the statement that asks for the origin, for the slots before and after, or for all of them."""
-    asked = []
+def _select_neighbours(has_origin: bool, has_slot: bool) -> CompoundSelect[tuple[object, ...]]:
+    parts = []
     if has_origin:
-        asked.append(_neighbour("origin").where(runs.id == bindparam("origin")))
+        parts.append(_neighbour("origin").where(runs.id == bindparam("origin")))
     if has_slot:
         of_schedule = runs.definition_id == bindparam("definition")
-        slot: BindParameter[Any] = bindparam("slot")
+        slot = bindparam("slot", type_=runs.scheduled_for.type)
         before = _neighbour("before").where(of_schedule, runs.scheduled_for < slot)
         after = _neighbour("after").where(of_schedule, runs.scheduled_for > slot)
-        asked.append(before.order_by(runs.scheduled_for.desc()).limit(1))
-        asked.append(after.order_by(runs.scheduled_for).limit(1))
-    return union_all(*[select(one.subquery()) for one in asked])
+        parts.append(before.order_by(runs.scheduled_for.desc()).limit(1))
+        parts.append(after.order_by(runs.scheduled_for).limit(1))
+    return union_all(*[select(part.subquery()) for part in parts])
 
 
 def _neighbour(place: str) -> Statement:
@@ -187,11 +183,10 @@ def _neighbour(place: str) -> Statement:
     )  # fmt: skip
 
 
-_UNCONFIRMED = literal_column(effect_store.is_unconfirmed(str(effects)), Boolean())
 _EFFECTS = (
     select(
         effects,
-        case((effects.c.status == "done", "done"), (_UNCONFIRMED, "unconfirmed"), else_="running").label(
+        case((effects.c.status == "done", "done"), (IS_UNCONFIRMED, "unconfirmed"), else_="running").label(
             "state"
         ),
     )
@@ -201,9 +196,9 @@ _EFFECTS = (
 )
 
 
-def effects_of(connection: Connection, run_id: int) -> list[RowMapping]:
-    """Return the ledger's rows of this run, newest first, at most MOST_SHOWN: what its attempts did once.
+def list_effects(connection: Connection, run_id: int) -> list[RowMapping]:
+    """Return the effects of this run, newest first, at most MOST_SHOWN.
 
-    Columns of effects, and state: done, running (its attempt is at it), or unconfirmed.
+    Columns: those of effects, and state: done, running (its attempt still runs) or unconfirmed.
     """
-    return list(connection.execute(_EFFECTS, {"run_id": run_id}).mappings().all())
+    return list(connection.execute(_EFFECTS, {"run_id": run_id}).mappings())

@@ -1,8 +1,7 @@
-"""What the list of runs asks: which runs match, how these stand, how many there are, what is new; which views
-of it were saved.
+"""Searches, counts and reads runs for lists; reads saved views.
 
-Runs are found by their ids first, on an index, and read by their ids afterwards: a live list reads the rows
-it shows and searches nothing. Filters that no index serves look at a window of runs a request, newest first.
+A search finds ids on an index, the rows are read by id afterwards: a live list reads the rows that it shows
+and searches nothing. Filters without an index look at a window of runs a request, newest first.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 from enum import Enum
-from typing import Any
 
 from sqlalchemy import (
     ARRAY,
@@ -33,34 +31,34 @@ from sqlalchemy import (
 from wakeboard.core.text.redaction import SECRET_KEYS
 from wakeboard.database.tables import job_definitions, job_runs, job_types, saved_views
 from wakeboard.reporting.filters.conditions import HiddenText
-from wakeboard.reporting.filters.search import Search, Start
-from wakeboard.reporting.filters.search import search as filtered
+from wakeboard.reporting.filters.search import Search
+from wakeboard.reporting.filters.search import search as make_search
 from wakeboard.reporting.filters.values import FilterError
-from wakeboard_dashboard.queries.filters import Filters, read_cursor
-from wakeboard_dashboard.queries.keyset import Rows, beyond, keyset_page
+from wakeboard_dashboard.queries.keyset import Rows, add_search_ends, read_page, read_start
 from wakeboard_dashboard.queries.leases import IS_LEASE_ENDED, IS_SILENT, IS_STUCK
+from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.statements import Column, Statement
 
 CAP = 10_000
-# The pill says "100+ new" past this; nobody needs to know by how much.
+# A page says "100+ new" past this.
 MOST_NEW = 100
 MOST_TYPES = 500
-# In a list of ten thousand runs; a page shows as many characters of a payload beside its tree.
+# Characters. A list may have ten thousand runs.
 LONGEST_PAYLOAD = 4_000
 DEFAULT_ATTEMPTS = 10
-# Filters that read a text or another table of each run they look at.
+# Filters that read a text or another table for each run.
 COSTLY = ("q", "worker")
 
-# Payloads and messages in which something is hidden from viewers: a search must not tell what it says.
-# At least what wakeboard.core.text.redaction hides; PostgreSQL's own grammar.
+# Payloads and messages with parts that are hidden from viewers: a search must not reveal these. The patterns,
+# in PostgreSQL's grammar, match at least what wakeboard.core.text.redaction hides.
 _SECRET_NAME = (
     r"passw|passphrase|pwd|[_-]pass(?![\w-])|secret|token|(?:api|access|private)[-_]?key|credential|dsn"
 )
-# A name and a password of a text that was cut before the @; a number is a port.
+# A login in a text that was cut before the @. Five digits at most are a port.
 _CUT_LOGIN = r"""://[^/\s:"']*:(?!\d{1,5}\W?END)[^\s/"']+END"""
 _CUT_IN_JSON, _CUT_AT_THE_END = (_CUT_LOGIN.replace("END", end) for end in ('"', "$"))
-SECRET_INSIDE = rf"""{_SECRET_NAME}|pass["'\\]|authorization|cookie|bearer|://[^/\s]*@|{_CUT_IN_JSON}"""
-SECRET_SAID = (
+SECRET_IN_JSON = rf"""{_SECRET_NAME}|pass["'\\]|authorization|cookie|bearer|://[^/\s]*@|{_CUT_IN_JSON}"""
+SECRET_IN_TEXT = (
     rf"""({_SECRET_NAME}|authorization|cookie)[\w-]*\s*[=:"'\\]|-[\w-]*({_SECRET_NAME})[\w-]*[\s"'\\]"""
     rf"""|pass["'\\]|bearer|://[^/\s]*@|{_CUT_AT_THE_END}"""
 )
@@ -86,75 +84,73 @@ def search(
     sees_payloads: bool,
     types: Sequence[str] | None = None,
 ) -> Search:
-    """Return the search that ``filters`` mean at ``now``, as ``wakeboard.reporting.filters.search`` does.
+    """Return the search of ``filters`` at ``now``, made by ``wakeboard.reporting.filters.search``.
 
-    Who does not see secrets in payloads (``sees_payloads``) cannot find runs by them either; with ``types``
-    only runs of these job types are found. Raises FilterError.
+    Without ``sees_payloads`` secrets in payloads find no runs. With ``types`` only runs of these job types
+    are found. Raises FilterError.
     """
     if not sees_payloads:
         refuse_hidden(filters)
-    cursor = read_cursor(filters.cursor_text, [int]) if filters.cursor_text else None
-    start = Start(cursor.keys[0], newer=cursor.direction == "newer") if cursor else None
-    hidden = None if sees_payloads else HiddenText(SECRET_INSIDE, SECRET_SAID, _SECRET_FLAG)
+    hidden = None if sees_payloads else HiddenText(SECRET_IN_JSON, SECRET_IN_TEXT, _SECRET_FLAG)
 
-    def ids_of(statement: Statement) -> Sequence[Any]:
+    def ids_of(statement: Statement) -> Sequence[int]:
         return connection.execute(statement).scalars().all()
 
-    return filtered(filters, now, ids_of, start=start, hidden=hidden, types=types)
+    return make_search(filters, now, ids_of, start=read_start(filters), hidden=hidden, types=types)
 
 
 def refuse_hidden(filters: Filters) -> None:
-    """Raise FilterError when ``filters`` ask for what viewers may not see: secrets in payloads."""
+    """Raise FilterError when ``filters`` search for a secret in payloads, which viewers may not see."""
     for path, value in filters.starting("payload.").items():
         steps = path.split(".")
-        said = re.search(f"{SECRET_INSIDE}|{_CUT_AT_THE_END}", value, re.IGNORECASE)
-        if said or any(SECRET_KEYS.search(step) for step in steps):
+        is_secret = re.search(f"{SECRET_IN_JSON}|{_CUT_AT_THE_END}", value, re.IGNORECASE)
+        if is_secret or any(SECRET_KEYS.search(step) for step in steps):
             raise FilterError(
                 f"“payload.{path[:100]}” with that value is hidden from viewers: ask an operator."
             )
 
 
-def page(
-    connection: Connection, found: Search, filters: Filters, *, payloads: Payloads = Payloads.NONE
+def list_runs(
+    connection: Connection, search: Search, filters: Filters, *, payloads: Payloads = Payloads.NONE
 ) -> Rows:
-    """Return one page of the runs of ``found``, newest first, as ``shown`` reads them.
+    """Return one page of the runs of ``search``, newest first, with the columns of ``read_runs``.
 
-    A search that stopped at the end of its window goes on from there: its cursor leads past the rows.
+    Where the search stopped at the end of its window, the cursor goes on from there.
     """
-    ids = keyset_page(connection, found.statement, [found.id], filters, first=found.before_id)
-    if found.end is not None:
-        ids = beyond(connection.execute(found.end).scalar_one_or_none(), ids, filters)
-    return replace(ids, items=shown(connection, [row["id"] for row in ids.items], payloads=payloads))
+    ids = read_page(connection, search.statement, [search.id], filters, first=search.before_id)
+    if search.end is not None:
+        last = connection.execute(search.end).scalar_one_or_none()
+        ids = add_search_ends(ids, last, read_start(filters))
+    return replace(ids, items=read_runs(connection, [row["id"] for row in ids.items], payloads=payloads))
 
 
-def shown(
+def read_runs(
     connection: Connection, ids: Sequence[int], *, payloads: Payloads = Payloads.NONE
 ) -> list[RowMapping]:
     """Return the runs with ``ids`` that are still there, newest first.
 
-    Rows carry the columns of job_runs (``payload`` only when asked for) and: most_attempts, definition (its
-    name), is_lease_ended, is_silent (its worker missed two heartbeats), is_stuck (either). With the SHORT
-    payloads alone a longer one is None.
+    Columns: those of job_runs (``payload`` as ``payloads`` says; with SHORT a longer one is None),
+    most_attempts, definition (its name), is_lease_ended, is_silent (its worker missed two heartbeats) and
+    is_stuck (either).
     """
-    return list(connection.execute(_SHOWN[payloads], {"ids": list(ids)}).mappings().all())
+    return list(connection.execute(_RUNS[payloads], {"ids": list(ids)}).mappings())
 
 
-def _payloads(asked: Payloads) -> list[Column]:
-    """Return the columns that have the payload as ``asked``."""
-    if asked != Payloads.SHORT:
-        return [runs.payload] if asked == Payloads.WHOLE else []
-    # Kept, a payload takes at most four times its text, so most that are too long are never read.
+def _payload_columns(payloads: Payloads) -> list[Column]:
+    if payloads != Payloads.SHORT:
+        return [runs.payload] if payloads == Payloads.WHOLE else []
+    # A stored payload takes at most four times its text: most that are too long are never read.
     is_large = func.pg_column_size(runs.payload) > 4 * LONGEST_PAYLOAD + 100
     is_long = func.length(cast(runs.payload, Text)) > LONGEST_PAYLOAD
     return [case((is_large, None), (is_long, None), else_=runs.payload).label("payload")]
 
 
-def _shown(payloads: Payloads) -> Statement:
+def _select_runs(payloads: Payloads) -> Statement:
     columns = [column for column in runs if column.name != "payload"]
     return (
         select(
             *columns,
-            *_payloads(payloads),
+            *_payload_columns(payloads),
             MOST_ATTEMPTS.label("most_attempts"),
             job_definitions.c.name.label("definition"),
             IS_LEASE_ENDED.label("is_lease_ended"),
@@ -169,51 +165,53 @@ def _shown(payloads: Payloads) -> Statement:
     )
 
 
-# Built once: to put it together takes as long as to read its rows.
-_SHOWN = {payloads: _shown(payloads) for payloads in Payloads}
+# Making such a statement takes as long as reading its rows: each is made once.
+_RUNS = {payloads: _select_runs(payloads) for payloads in Payloads}
 _TYPE_NAMES = select(job_types.c.name).order_by(job_types.c.name).limit(MOST_TYPES)
 
 
-def count(connection: Connection, found: Search, filters: Filters, rows: Rows) -> tuple[int, bool] | None:
-    """Return how many runs match, at most CAP + 1, and whether all were looked at or WINDOW of them alone.
+def count_matching(
+    connection: Connection, search: Search, filters: Filters, rows: Rows
+) -> tuple[int, bool] | None:
+    """Return how many runs match, at most CAP + 1, and whether all runs were looked at, or only WINDOW.
 
-    ``rows`` is the ``page`` of the same search. None where looking at each costs too much, and behind the
-    first page of a search that does.
+    ``rows`` is the page of the same search. None where looking at each run costs too much, and behind the
+    first page of a search that looks at each.
     """
-    if found.end is None:
-        return _count(connection, found, found.statement, CAP), True
+    if search.end is None:
+        return _count(connection, search, search.statement, CAP), True
     if filters.cursor_text or any(filters.get(name) for name in COSTLY) or filters.starting("payload."):
         return None
     if len(rows.items) < filters.limit:
-        # The page has all that match in the window, and leads on where the search ended.
+        # The page has all matches of the window.
         return len(rows.items), rows.older is None
-    newest = found.statement.order_by(*found.newest_first).limit(CAP + 1)
+    newest = search.statement.order_by(*search.newest_first).limit(CAP + 1)
     matching = select(func.count()).select_from(newest.subquery()).scalar_subquery()
-    number, end = connection.execute(select(matching, found.end.scalar_subquery())).one()
+    number, end = connection.execute(select(matching, search.end.scalar_subquery())).one()
     return int(number), end is None
 
 
-def newcomers(connection: Connection, found: Search, ids: Sequence[int], *, full: bool) -> int:
-    """Return how many runs belong on the first page now and are not among ``ids``; at most MOST_NEW + 1.
+def count_newer(connection: Connection, search: Search, ids: Sequence[int], *, full: bool) -> int:
+    """Return how many runs belong on the first page now and are not among ``ids``, at most MOST_NEW + 1.
 
-    A page that was ``full`` ends at its last row: what is older belongs on the next one.
+    A ``full`` page ends at its last row: older runs belong on the next one.
     """
-    statement = found.statement.where(found.id != all_(literal(list(ids), ARRAY(BigInteger))))
+    statement = search.statement.where(search.id != all_(literal(list(ids), ARRAY(BigInteger))))
     if full and ids:
-        statement = statement.where(found.id > min(ids))
-    return _count(connection, found, statement, MOST_NEW)
+        statement = statement.where(search.id > min(ids))
+    return _count(connection, search, statement, MOST_NEW)
 
 
-def _count(connection: Connection, found: Search, statement: Statement, most: int) -> int:
-    """Count in the order of the list, which is an index's, so that it stops early."""
-    newest = statement.order_by(*found.newest_first).limit(most + 1)
+def _count(connection: Connection, search: Search, statement: Statement, most: int) -> int:
+    """Count in the order of the list, which an index has: counting stops early."""
+    newest = statement.order_by(*search.newest_first).limit(most + 1)
     capped = select(func.count()).select_from(newest.subquery())
     return int(connection.execute(capped).scalar_one())
 
 
-def type_names(connection: Connection) -> list[str]:
+def list_type_names(connection: Connection) -> list[str]:
     """Return the job types that workers have registered, by name."""
-    return list(connection.execute(_TYPE_NAMES).scalars().all())
+    return list(connection.execute(_TYPE_NAMES).scalars())
 
 
 MOST_VIEWS = 100
@@ -226,11 +224,11 @@ _VIEWS_OF_PAGE = (
 )
 
 
-def saved_views_of(connection: Connection, page: str) -> list[RowMapping]:
+def list_saved_views(connection: Connection, page: str) -> list[RowMapping]:
     """Return the views of ``page`` by name, at most MOST_VIEWS: id, name, query, created_by."""
-    return list(connection.execute(_VIEWS_OF_PAGE, {"page": page}).mappings().all())
+    return list(connection.execute(_VIEWS_OF_PAGE, {"page": page}).mappings())
 
 
-def saved_view(connection: Connection, view_id: int) -> RowMapping | None:
+def find_saved_view(connection: Connection, view_id: int) -> RowMapping | None:
     """Return the view ``view_id``, None when there is none."""
     return connection.execute(select(saved_views).where(views.id == view_id)).mappings().one_or_none()

@@ -1,7 +1,6 @@
-"""What the pages of schedules ask: definitions, their latest runs and what is odd about these (late,
-overlapping, done twice), their missed fires, what people did.
+"""Reads definitions, their missed fires, and their latest runs: which are late, overlapping or done twice.
 
-Nothing here reads cron text: words and next fires are made by the view.
+Reads no cron text: the views make words and next fires.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ from wakeboard.queue.definitions import WAITING
 from wakeboard.reporting.activity_report.fires import LATE, LATE_BY
 from wakeboard.reporting.diagnosis.standstill import standstill
 from wakeboard.reporting.filters.conditions import removed_schedules_named
-from wakeboard_dashboard.queries.filters import Filters
-from wakeboard_dashboard.queries.keyset import Rows, keyset_page
+from wakeboard_dashboard.queries.keyset import Rows, read_page
+from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.statements import Column, Statement
 from wakeboard_dashboard.text.oddities import LatestRun, find_repeated_times
 
 LATEST = 20
 
-# What somebody ran again was done twice; what its own handler enqueued (core.parent_run.enqueuer_name) is
-# other work.
+# A run that a person ran again was done twice. A run that its handler enqueued
+# (core.parent_run.enqueuer_name) is other work.
 _RAN_AGAIN = """(r.status = 'succeeded' AND EXISTS (
         SELECT FROM wakeboard.job_runs AS g WHERE g.origin_run_id = r.id AND g.status = 'succeeded'
             AND g.enqueued_by IS DISTINCT FROM 'run:' || r.id
     ))"""
-# What succeeded although a worker that had lost it came back with success too was done twice as well. Without
-# OFFSET the planner may collect all refused attempts there are instead of looking at those of each run.
+# A run was also done twice where a worker that had lost it came back with success. Without OFFSET the planner
+# may collect all refused attempts instead of looking at those of each run.
 _CAME_BACK = """(r.status = 'succeeded' AND r.attempts > 1 AND EXISTS (
         SELECT FROM wakeboard.job_attempts AS a
         WHERE a.run_id = r.id AND a.refused_outcome = 'succeeded' OFFSET 0
@@ -86,32 +85,33 @@ _ODD = {
 }
 
 
-def latest_runs(connection: Connection, ids: Sequence[int]) -> Mapping[int, Sequence[LatestRun]]:
-    """Return by definition the LATEST runs of those that have any, oldest first."""
-    found: dict[int, list[LatestRun]] = {}
+def read_latest_runs(connection: Connection, ids: Sequence[int]) -> Mapping[int, Sequence[LatestRun]]:
+    """Return the LATEST runs of each definition that has any, oldest first."""
+    by_definition: dict[int, list[LatestRun]] = {}
     for definition_id, *run in connection.execute(_LATEST, {"ids": list(ids)}) if ids else ():
-        found.setdefault(definition_id, []).append(LatestRun(*run))
-    return found
+        by_definition.setdefault(definition_id, []).append(LatestRun(*run))
+    return by_definition
 
 
 def is_odd(word: str) -> ColumnElement[bool]:
-    """Return the condition that one of the LATEST runs of a definition is ``word``: a key of _ODD.
+    """Return the condition that one of the LATEST runs of a definition is ``word``, a key of _ODD.
 
-    What the clocks of a zone show twice only ``repeated`` knows.
+    ``list_repeated`` has the definitions whose fires a clock change repeated.
     """
     runs = _runs_of(str(job_definitions.c.id))
     return literal_column(f"EXISTS (SELECT FROM {runs} WHERE {_ODD[word]})", Boolean())
 
 
-def repeated(connection: Connection) -> list[int]:
-    """Return the definitions of which two of the LATEST fires have one time on the clocks of their zone."""
-    return [each for each, zone, moments in connection.execute(_TIMES) if find_repeated_times(moments, zone)]
+def list_repeated(connection: Connection) -> list[int]:
+    """Return the ids of definitions of which two of the LATEST fires have one local time in their zone."""
+    rows = connection.execute(_TIMES)
+    return [definition_id for definition_id, zone, moments in rows if find_repeated_times(moments, zone)]
 
 
 MOST_SHOWN = 50
 MISSED_HOURS = 24
 CAP = 1000
-# A fire is made within seconds of its time while any worker lives; this late it is worth a look.
+# While a worker lives, a fire is made within seconds of its time.
 OVERDUE: ColumnElement[timedelta] = literal_column("interval '1 minute'", Interval())
 
 # Of a schedule's latest runs.
@@ -123,8 +123,8 @@ runs = job_runs.c
 IS_OVERDUE = and_(
     definitions.enabled, definitions.schedule.is_not(None), definitions.next_fire_at < func.now() - OVERDUE
 )
-# Fires that were not kept lately; those of a schedule that somebody paused are nobody's surprise, and those
-# of one that was removed need nobody. The overview counts by this as well.
+# Missed fires of the last hours, but for those of paused and removed schedules. The overview counts these
+# too.
 MISSED_LATELY = and_(
     missed_fires.c.noted_at >= func.now() - literal_column(f"interval '{MISSED_HOURS} hours'", Interval()),
     missed_fires.c.reason != "paused",
@@ -149,18 +149,18 @@ _recent = (
     .limit(CAP)
     .subquery()
 )
-# Statements that are always the same are made once: to make one takes longer than to ask it.
+# Making such a statement takes longer than executing it: each is made once.
 _MISSED_BY_DEFINITION = select(_recent.c.definition_id, func.count()).group_by(_recent.c.definition_id)
 _WAITING = text(WAITING.replace("%(id)s", ":id"))
 _TYPE_NAMES = select(definitions.job_type).distinct().order_by(definitions.job_type).limit(CAP)
-# Why no run of its type would start, None where one may: wakeboard.reporting.diagnosis.standstill.
+# Why no run of its type would start, NULL where one may: wakeboard.reporting.diagnosis.standstill.
 _STANDSTILL = literal_column(standstill(str(definitions.job_type)), Text()).label("standstill")
-_standing = (IS_OVERDUE.label("is_overdue"), _STANDSTILL)
-_columns = (*(column for column in definitions if column.name != "payload"), *_standing)
+_STATE_COLUMNS = (IS_OVERDUE.label("is_overdue"), _STANDSTILL)
+_COLUMNS = (*(column for column in definitions if column.name != "payload"), *_STATE_COLUMNS)
 
 
-# With "=" and the order by id alone the planner walks the primary key back from the newest run, which is all
-# of the table for a schedule that has not fired for long: only job_runs_by_definition gives this order.
+# With "=" and the order by id alone the planner walks the primary key back from the newest run: the whole
+# table for a schedule that has not fired for long. Only job_runs_by_definition has this order.
 _NEWEST_FIRST = (runs.definition_id.desc(), runs.id.desc())
 
 
@@ -168,12 +168,12 @@ def _made_by(definition_id: ColumnElement[int]) -> ColumnElement[bool]:
     return runs.definition_id.between(definition_id, definition_id)
 
 
-def page(connection: Connection, filters: Filters) -> Rows:
-    """Return definitions by name.
+def list_schedules(connection: Connection, filters: Filters) -> Rows:
+    """Return a page of definitions by name.
 
-    Each has the columns of job_definitions without payload, is_overdue and standstill.
+    Columns: those of job_definitions without payload, is_overdue and standstill.
     """
-    statement: Statement = select(*_columns)
+    statement: Statement = select(*_COLUMNS)
     if job_type := filters.get("type"):
         statement = statement.where(definitions.job_type == job_type)
     if words := filters.get("q"):
@@ -181,23 +181,23 @@ def page(connection: Connection, filters: Filters) -> Rows:
     if wanted := filters.get("state"):
         states = [_IN_STATE[state] for state in wanted]
         if "twice" in wanted:
-            states.append(definitions.id == any_(literal(repeated(connection), ARRAY(BigInteger))))
+            states.append(definitions.id == any_(literal(list_repeated(connection), ARRAY(BigInteger))))
         statement = statement.where(or_(*states))
-    return keyset_page(connection, statement, [definitions.name], filters, ascending=True)
+    return read_page(connection, statement, [definitions.name], filters, ascending=True)
 
 
-def one(connection: Connection, name: str) -> RowMapping | None:
-    """Return the definition ``name``, with payload, is_overdue, standstill, code_schedule and
-    code_timezone.
+def find_schedule(connection: Connection, name: str) -> RowMapping | None:
+    """Return the definition ``name``, None when there is none.
 
-    The last two are what the code of its type says. None when there is no such definition.
+    Columns: those of job_definitions, is_overdue, standstill, and code_schedule and code_timezone, which the
+    code of its type has.
     """
     statement = (
         select(
             job_definitions,
-            *_standing,
-            _said_in_code(job_types.c.schedule, 0).label("code_schedule"),
-            _said_in_code(job_types.c.timezone, 1).label("code_timezone"),
+            *_STATE_COLUMNS,
+            _of_code(job_types.c.schedule, 0).label("code_schedule"),
+            _of_code(job_types.c.timezone, 1).label("code_timezone"),
         )
         .outerjoin(job_types, job_types.c.name == definitions.job_type)
         .where(definitions.name == name)
@@ -205,31 +205,31 @@ def one(connection: Connection, name: str) -> RowMapping | None:
     return connection.execute(statement).mappings().one_or_none()
 
 
-def _said_in_code(published: Column, place: int) -> Column:
-    """Return what the code said last; what a worker published last is of any release that still runs."""
-    remembered = job_types.c.said_in_code
-    return case((remembered.is_(None), published), else_=remembered[-1][place].astext)
+def _of_code(published: Column, place: int) -> Column:
+    """Return what the newest release says; ``published`` may be of an older one that still runs."""
+    releases = job_types.c.said_in_code
+    return case((releases.is_(None), published), else_=releases[-1][place].astext)
 
 
 def was_removed(connection: Connection, name: str) -> bool:
-    """Return whether the audit log knows of a schedule ``name`` that was removed."""
+    """Return whether the audit log has the removal of a schedule ``name``."""
     return connection.execute(removed_schedules_named(name)).first() is not None
 
 
-def waiting(connection: Connection, definition_id: int) -> int:
-    """Return how many runs of a definition wait, retries among them; at most one more than MOST_WAITING."""
+def count_waiting(connection: Connection, definition_id: int) -> int:
+    """Return how many runs of a definition wait, retries included, at most MOST_WAITING + 1."""
     return int(connection.execute(_WAITING, {"id": definition_id}).scalar_one())
 
 
-def missed_lately(connection: Connection) -> Mapping[int, int]:
-    """Return by definition id how many fires were noted as MISSED_LATELY, of the newest CAP."""
-    return {row[0]: row[1] for row in connection.execute(_MISSED_BY_DEFINITION)}
+def count_missed(connection: Connection) -> Mapping[int, int]:
+    """Return by definition id how many of the newest CAP fires MISSED_LATELY are its own."""
+    return dict(connection.execute(_MISSED_BY_DEFINITION).all())
 
 
-def missed_of(connection: Connection, definition_id: int) -> list[RowMapping]:
+def list_missed(connection: Connection, definition_id: int) -> list[RowMapping]:
     """Return the newest missed fires of a definition, latest first, at most MOST_SHOWN.
 
-    Each row also says how many there are, ``among``, at most one more than CAP.
+    Each row also has how many there are, ``among``, at most CAP + 1.
     """
     missed = missed_fires.c
     counted = select(literal(1)).where(missed.definition_id == definition_id).limit(CAP + 1).subquery()
@@ -243,15 +243,15 @@ def missed_of(connection: Connection, definition_id: int) -> list[RowMapping]:
     return list(connection.execute(statement).mappings())
 
 
-def missed_page(connection: Connection, definition_id: int, filters: Filters) -> Rows:
+def list_missed_page(connection: Connection, definition_id: int, filters: Filters) -> Rows:
     """Return a page of the missed fires of a definition, latest first."""
     missed = missed_fires.c
     statement = select(missed_fires).where(missed.definition_id == definition_id)
-    return keyset_page(connection, statement, [missed.scheduled_for], filters)
+    return read_page(connection, statement, [missed.scheduled_for], filters)
 
 
-def runs_of(connection: Connection, definition_id: int) -> list[RowMapping]:
-    """Return the newest runs of a definition, newest first, at most LATEST: the columns a table shows."""
+def list_runs(connection: Connection, definition_id: int) -> list[RowMapping]:
+    """Return the newest runs of a definition, newest first, at most LATEST, without payload."""
     columns = [column for column in runs if column.name != "payload"]
     statement = (
         select(*columns)
@@ -262,6 +262,6 @@ def runs_of(connection: Connection, definition_id: int) -> list[RowMapping]:
     return list(connection.execute(statement).mappings())
 
 
-def type_names(connection: Connection) -> list[str]:
+def list_type_names(connection: Connection) -> list[str]:
     """Return the job types that definitions name."""
-    return list(connection.execute(_TYPE_NAMES).scalars().all())
+    return list(connection.execute(_TYPE_NAMES).scalars())

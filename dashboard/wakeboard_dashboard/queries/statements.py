@@ -1,8 +1,7 @@
-"""What pages make their statements of: short names for SQLAlchemy's types, and statements without values.
+"""Short names of SQLAlchemy's types, and statements that are compiled once.
 
-A fixed statement is text with all its values in it. Nothing is left for which PostgreSQL would plan it anew,
-so it plans it once in a session; and nobody looks through it at each request for values and for what it
-compiles to.
+A fixed statement is text with all its values in it: PostgreSQL plans it once in a session, and SQLAlchemy
+compiles it once, not at each request.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What the system page asks: the server, sizes from its catalogues, traces of trouble. Counts no table.
+"""Reads the server, its replicas, and the sizes of tables and indexes. Counts no table.
 
-Reads what every role may read; a role that may see less (other roles' sessions, the data folder) gets NULL.
+A role that may not see something (other roles' sessions, the data folder) gets NULL.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, RowMapping
 
 from wakeboard.maintenance.indexes import state
-
-MOST_REFUSED = 10_000
 
 SERVER = f"""
 SELECT current_setting('server_version') AS version, pg_postmaster_start_time() AS started_at,
@@ -27,7 +25,7 @@ SELECT current_setting('server_version') AS version, pg_postmaster_start_time() 
     (SELECT numbers ->> 'missing_privilege' FROM wakeboard.loops
         WHERE process_id = '{state.PROCESS_ID}' AND name = '{state.NAME}') AS unrebuilt
 """
-# A role without pg_monitor sees that there are standbys, and not how they fare.
+# A role without pg_monitor sees the standbys without their lag.
 REPLICAS = """
 SELECT coalesce(application_name, '') AS name, client_addr::text AS address, state, sync_state,
     extract(epoch FROM replay_lag)::float8 AS lag_seconds,
@@ -35,7 +33,7 @@ SELECT coalesce(application_name, '') AS name, client_addr::text AS address, sta
         THEN pg_wal_lsn_diff(pg_current_wal_lsn(), replay_lsn)::float8 END AS lag_bytes
 FROM pg_stat_replication ORDER BY 1
 """
-# Asked of the replica itself.
+# Sent to the replica itself.
 FOLLOWER = """
 SELECT current_setting('server_version') AS version, pg_is_in_recovery() AS is_replica,
     CASE WHEN pg_is_in_recovery() THEN pg_last_xact_replay_timestamp() END AS replayed_at,
@@ -76,18 +74,13 @@ WHERE n.nspname = 'wakeboard'
 ORDER BY 3 DESC, 1
 """
 INSTALLATION = "SELECT created_at, backed_up_at, pinged_at, ping_error FROM wakeboard.installation LIMIT 1"
-REFUSED = f"""
-SELECT count(*) FROM (
-    SELECT FROM wakeboard.job_attempts WHERE refused_at > now() - interval '24 hours' LIMIT {MOST_REFUSED + 1}
-) AS refused
-"""
 
 
 def _one(connection: Connection, statement: str) -> RowMapping | None:
     return connection.exec_driver_sql(statement).mappings().first()
 
 
-def server(connection: Connection) -> RowMapping:
+def read_server(connection: Connection) -> RowMapping:
     """Return the server's version, size, connections and role, and the schema's revision.
 
     ``unrebuilt`` says which bloated index the workers' role may not rebuild, None when it may.
@@ -97,33 +90,28 @@ def server(connection: Connection) -> RowMapping:
     return row
 
 
-def replicas(connection: Connection) -> Sequence[RowMapping]:
+def list_replicas(connection: Connection) -> Sequence[RowMapping]:
     """Return the standbys that receive from this server, with their lag in seconds and bytes."""
     return connection.exec_driver_sql(REPLICAS).mappings().all()
 
 
-def follower(connection: Connection) -> RowMapping:
-    """Return how the replica at ``connection`` stands: what it has replayed, and whether it is connected."""
+def read_replica(connection: Connection) -> RowMapping:
+    """Return what the replica at ``connection`` has replayed, and whether it is connected to its primary."""
     row = _one(connection, FOLLOWER)
     assert row is not None
     return row
 
 
-def tables(connection: Connection) -> Sequence[RowMapping]:
-    """Return the tables, largest first: bytes, rows as the statistics know them, when they were vacuumed."""
+def list_tables(connection: Connection) -> Sequence[RowMapping]:
+    """Return the tables, largest first: bytes, estimated rows, times of vacuums."""
     return connection.exec_driver_sql(TABLES).mappings().all()
 
 
-def indexes(connection: Connection) -> Sequence[RowMapping]:
-    """Return the indexes, largest first: bytes, how often and when last used, whether valid."""
+def list_indexes(connection: Connection) -> Sequence[RowMapping]:
+    """Return the indexes, largest first: bytes, scans, time of the last scan, whether valid."""
     return connection.exec_driver_sql(INDEXES).mappings().all()
 
 
-def installation(connection: Connection) -> RowMapping | None:
+def read_installation(connection: Connection) -> RowMapping | None:
     """Return when this installation was made, last backed up and last called its dead man's switch."""
     return _one(connection, INSTALLATION)
-
-
-def refused_answers(connection: Connection) -> int:
-    """Return how many answers of stale workers were refused in 24 h, at most MOST_REFUSED + 1."""
-    return int(connection.exec_driver_sql(REFUSED).scalar_one())

@@ -1,7 +1,7 @@
-"""What the statistics tell about the attempts that ended in a window: how many, how long, of which types.
+"""Reads the statistics of the attempts that ended in a window: how many, how long, of which types.
 
-Every ended attempt is in them, so nothing here reads runs or attempts. A busy day is 200,000 rows of minutes:
-hours that a worker has summed are read as such, the others, one or two, by their minutes.
+The statistics have every ended attempt, so nothing here reads runs or attempts. A busy day has 200,000 rows
+of minutes: hours that a worker has summed are read as sums, the other one or two by their minutes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,16 @@ from wakeboard.core.states import FAILURES, sql_list
 from wakeboard.reporting.hourly_rollups import HOUR
 from wakeboard.reporting.statistics import DurationHistogram
 
+# A row of one of the statements below.
+StatisticsRow = Row[Any]
+
 TYPES = 5
 STEP = timedelta(minutes=5)
 
 
 @dataclass(frozen=True, slots=True)
 class ChartWindow:
-    """So many ``count`` steps of the clock, the last of which is the current one."""
+    """``count`` steps of the clock, the last is the current one. ``every`` is the interval of polls."""
 
     name: str
     words: str
@@ -52,7 +55,7 @@ DAY = WINDOWS["24h"]
 
 
 class Work(NamedTuple):
-    """What one type did: ended attempts, how many of them failed, seconds in slots, the longest of them."""
+    """The work of one type: attempts that ended, failed ones, seconds in slots, the longest attempt."""
 
     attempts: int = 0
     failed: int = 0
@@ -61,17 +64,17 @@ class Work(NamedTuple):
 
     @property
     def average_seconds(self) -> float:
-        """Seconds of one attempt, on the average."""
+        """The average of an attempt, in seconds."""
         return self.seconds / self.attempts if self.attempts else 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class WindowBar:
-    """The attempts that ended in one step of a window. ``label`` is filled in by the view.
+    """The attempts that ended in one step of a window. The view fills in ``label``.
 
     ``good`` succeeded, ``bad`` failed, timed out or were lost. ``run_times`` are those of the good ones,
-    ``waits`` (from due to started) of every attempt, cancelled and released ones too. ``types`` is None where
-    the sums of the hour have them, for ``works`` to ask of all such hours at once.
+    ``waits`` (from due to started) those of all, cancelled and released ones too. ``types`` is None for a
+    summed hour: ``sum_work`` reads all summed hours at once.
     """
 
     start_at: datetime
@@ -97,13 +100,13 @@ _COUNTS = """coalesce(sum(runs), 0)::bigint AS attempts,
         coalesce(max(wait_max_ms), 0) / 1000 AS longest_wait"""
 
 
-def _by_minutes(columns: str, sets: str, narrowed: str = "") -> TextClause:
+def _sum_minutes(columns: str, sets: str, narrowed: str = "") -> TextClause:
     """Return the statement that sums the minutes of the steps that begin at :starts, each of :length.
 
     Each step is summed by itself: a whole day at once would be sorted on disk.
     """
     return text(f"""
-SELECT step.start_at, told.*
+SELECT step.start_at, summed.*
 FROM unnest(CAST(:starts AS timestamptz[])) AS step (start_at) CROSS JOIN LATERAL (
     SELECT {columns}, {_COUNTS}
     FROM (
@@ -115,18 +118,18 @@ FROM unnest(CAST(:starts AS timestamptz[])) AS step (start_at) CROSS JOIN LATERA
             SELECT * FROM wakeboard.statistics_rollups
             WHERE minute >= step.start_at AND minute < step.start_at + :length {narrowed}
         ) AS ended
-    ) AS judged
+    ) AS rated
     GROUP BY GROUPING SETS ({sets})
-) AS told
+) AS summed
 """)
 
 
-# One pass answers four questions: sums, types, run times and waits of each step.
-MINUTES = _by_minutes(
+# One pass gives four things: sums, types, run times and waits of each step.
+MINUTES = _sum_minutes(
     "job_type, duration_bucket, wait_bucket, grouping(job_type, duration_bucket, wait_bucket) AS which",
     "(), (job_type), (duration_bucket), (wait_bucket)",
 )
-# What ``which`` says: a bit for each of the three columns that the row is not grouped by.
+# The values of ``which``: a bit for each of the three columns that a row is not grouped by.
 BY_TYPE, BY_RUN_TIME, BY_WAIT, WHOLE = 0b011, 0b101, 0b110, 0b111
 _HOURS = text("""
 SELECT hour, succeeded, failed, succeeded_max_ms / 1000 AS longest_good, wait_max_ms / 1000 AS longest_wait,
@@ -135,21 +138,21 @@ FROM wakeboard.statistics_hours WHERE hour = ANY (CAST(:hours AS timestamptz[]))
 """)
 
 
-def bars(connection: Connection, now: datetime, window: ChartWindow) -> list[WindowBar]:
+def read_bars(connection: Connection, now: datetime, window: ChartWindow) -> list[WindowBar]:
     """Return the steps of ``window``, oldest first, none left out."""
     starts = window.starts(now)
-    found: dict[datetime, WindowBar] = {}
+    summed: dict[datetime, WindowBar] = {}
     if window.step == HOUR:
-        found = {row.hour: _summed_hour(row, None) for row in connection.execute(_HOURS, {"hours": starts})}
-    others = [start for start in starts if start not in found]
-    rows: dict[datetime, list[Row[Any]]] = {}
+        summed = {row.hour: _summed_hour(row, None) for row in connection.execute(_HOURS, {"hours": starts})}
+    others = [start for start in starts if start not in summed]
+    rows: dict[datetime, list[StatisticsRow]] = {}
     for row in connection.execute(MINUTES, {"starts": others, "length": window.step}):
         rows.setdefault(row.start_at, []).append(row)
-    return [found[start] if start in found else _bar(start, rows[start]) for start in starts]
+    return [summed[start] if start in summed else _bar(start, rows[start]) for start in starts]
 
 
-def _summed_hour(row: Row[Any], types: Mapping[str, Work] | None) -> WindowBar:
-    """Return the bar that a row of summed hours makes, of one type or of all."""
+def _summed_hour(row: StatisticsRow, types: Mapping[str, Work] | None) -> WindowBar:
+    """Return the bar of a summed hour, of one type or of all."""
     return WindowBar(
         row.hour,
         row.succeeded,
@@ -160,9 +163,9 @@ def _summed_hour(row: Row[Any], types: Mapping[str, Work] | None) -> WindowBar:
     )
 
 
-def _bar(start: datetime, rows: Iterable[Row[Any]]) -> WindowBar:
-    """Return the bar that the ``rows`` of MINUTES for one step make."""
-    by: dict[int, list[Row[Any]]] = {BY_TYPE: [], BY_RUN_TIME: [], BY_WAIT: [], WHOLE: []}
+def _bar(start: datetime, rows: Iterable[StatisticsRow]) -> WindowBar:
+    """Return the bar of one step from its ``rows`` of MINUTES."""
+    by: dict[int, list[StatisticsRow]] = {BY_TYPE: [], BY_RUN_TIME: [], BY_WAIT: [], WHOLE: []}
     for row in rows:
         by[row.which].append(row)
     (whole,) = by[WHOLE]
@@ -184,36 +187,35 @@ def _bar(start: datetime, rows: Iterable[Row[Any]]) -> WindowBar:
 
 # An hour in which nothing ended has a row without a type.
 _HOURS_OF_TYPE = text("""
-SELECT known.hour, told.job_type, told.succeeded, told.failed, told.succeeded_max_ms / 1000 AS longest_good,
-    told.wait_max_ms / 1000 AS longest_wait, told.duration_buckets, told.duration_runs, told.wait_buckets,
-    told.wait_runs
-FROM wakeboard.statistics_hours AS known
-LEFT JOIN wakeboard.statistics_hours_of_types AS told
-    ON told.hour = known.hour AND told.hour >= :first AND told.job_type = :type
-WHERE known.hour = ANY (CAST(:hours AS timestamptz[])) AND known.summed_at IS NOT NULL
+SELECT h.hour, t.job_type, t.succeeded, t.failed, t.succeeded_max_ms / 1000 AS longest_good,
+    t.wait_max_ms / 1000 AS longest_wait, t.duration_buckets, t.duration_runs, t.wait_buckets, t.wait_runs
+FROM wakeboard.statistics_hours AS h
+LEFT JOIN wakeboard.statistics_hours_of_types AS t
+    ON t.hour = h.hour AND t.hour >= :first AND t.job_type = :type
+WHERE h.hour = ANY (CAST(:hours AS timestamptz[])) AND h.summed_at IS NOT NULL
 """)
-_MINUTES_OF_TYPE = _by_minutes(
+_MINUTES_OF_TYPE = _sum_minutes(
     "duration_bucket, wait_bucket", "(duration_bucket), (wait_bucket)", "AND job_type = :type"
 )
 
 
-def last_day(connection: Connection, now: datetime, job_type: str) -> list[WindowBar]:
+def read_last_day(connection: Connection, now: datetime, job_type: str) -> list[WindowBar]:
     """Return the bars of a type by the hours of DAY, oldest first, none left out."""
     starts = DAY.starts(now)
-    found: dict[datetime, WindowBar] = {}
+    bars: dict[datetime, WindowBar] = {}
     for row in connection.execute(_HOURS_OF_TYPE, {"hours": starts, "first": starts[0], "type": job_type}):
-        found[row.hour] = WindowBar(row.hour) if row.job_type is None else _summed_hour(row, {})
-    rows: dict[datetime, list[Row[Any]]] = {}
-    others = [start for start in starts if start not in found]
+        bars[row.hour] = WindowBar(row.hour) if row.job_type is None else _summed_hour(row, {})
+    rows: dict[datetime, list[StatisticsRow]] = {}
+    others = [start for start in starts if start not in bars]
     values = {"starts": others, "length": HOUR, "type": job_type}
     for row in connection.execute(_MINUTES_OF_TYPE, values):
         rows.setdefault(row.start_at, []).append(row)
-    found |= {start: _bar_of_type(start, parts) for start, parts in rows.items()}
-    return [found.get(start) or WindowBar(start) for start in starts]
+    bars |= {start: _bar_of_type(start, parts) for start, parts in rows.items()}
+    return [bars.get(start) or WindowBar(start) for start in starts]
 
 
-def _bar_of_type(start: datetime, rows: Sequence[Row[Any]]) -> WindowBar:
-    """Return the bar that the rows of _MINUTES_OF_TYPE for one hour make."""
+def _bar_of_type(start: datetime, rows: Sequence[StatisticsRow]) -> WindowBar:
+    """Return the bar of one hour from its ``rows`` of _MINUTES_OF_TYPE."""
     ran = [row for row in rows if row.duration_bucket is not None]
     waited = [row for row in rows if row.wait_bucket is not None]
     return WindowBar(
@@ -252,8 +254,8 @@ class Day(NamedTuple):
 _DAYS = text(f"""
 WITH step AS MATERIALIZED (
     SELECT each.hour, EXISTS (
-        SELECT FROM wakeboard.statistics_hours AS known
-        WHERE known.hour = each.hour AND known.summed_at IS NOT NULL
+        SELECT FROM wakeboard.statistics_hours AS h
+        WHERE h.hour = each.hour AND h.summed_at IS NOT NULL
     ) AS is_summed
     FROM unnest(CAST(:starts AS timestamptz[])) AS each (hour)
 ), in_hours AS MATERIALIZED (
@@ -261,8 +263,8 @@ WITH step AS MATERIALIZED (
     FROM step CROSS JOIN LATERAL (
         SELECT job_type, succeeded AS good, failed AS bad, succeeded_max_ms AS longest_ms, duration_buckets,
             duration_runs
-        FROM wakeboard.statistics_hours_of_types AS told
-        WHERE told.hour = step.hour AND told.hour >= :first AND told.job_type = ANY (CAST(:types AS text[]))
+        FROM wakeboard.statistics_hours_of_types AS t
+        WHERE t.hour = step.hour AND t.hour >= :first AND t.job_type = ANY (CAST(:types AS text[]))
     ) AS summed
     WHERE step.is_summed
 ), in_minutes AS MATERIALIZED (
@@ -282,7 +284,7 @@ WITH step AS MATERIALIZED (
             FROM wakeboard.statistics_rollups
             WHERE minute >= step.hour AND minute < step.hour + interval '1 hour'
                 AND job_type = ANY (CAST(:types AS text[]))
-        ) AS told
+        ) AS minutes
         GROUP BY job_type, duration_bucket
     ) AS ended
     WHERE NOT step.is_summed
@@ -296,7 +298,7 @@ FROM (
         UNION ALL
         SELECT job_type, hour, sum(good)::bigint, sum(bad)::bigint, max(longest_ms) FROM in_minutes
         GROUP BY job_type, hour
-    ) AS told
+    ) AS by_hour
     GROUP BY job_type
 ) AS counts LEFT JOIN (
     SELECT job_type, array_agg(bucket) AS buckets, array_agg(runs) AS runs
@@ -306,7 +308,7 @@ FROM (
             SELECT job_type, unnest(duration_buckets) AS bucket, unnest(duration_runs) AS runs FROM in_hours
             UNION ALL
             SELECT job_type, duration_bucket, good FROM in_minutes WHERE good > 0
-        ) AS told
+        ) AS by_bucket
         GROUP BY job_type, bucket
     ) AS summed
     GROUP BY job_type
@@ -314,19 +316,19 @@ FROM (
 """)
 
 
-def days(connection: Connection, now: datetime, types: Collection[str]) -> dict[str, Day]:
-    """Return how DAY went for each of ``types``, by the hour; PostgreSQL puts the hours together."""
+def read_days(connection: Connection, now: datetime, types: Collection[str]) -> dict[str, Day]:
+    """Return the DAY of each of ``types``. PostgreSQL puts the hours together."""
     starts = DAY.starts(now)
-    found = {}
+    days = {}
     for row in connection.execute(_DAYS, {"starts": starts, "first": starts[0], "types": list(types)}):
         hours = {hour.start_at: hour for hour in map(Hour, row.hours, row.good, row.bad)}
         times = DurationHistogram(dict(zip(row.buckets or (), row.runs or (), strict=True)), row.longest)
-        found[row.job_type] = Day([hours.get(start) or Hour(start) for start in starts], times)
+        days[row.job_type] = Day([hours.get(start) or Hour(start) for start in starts], times)
     nothing = Day([Hour(start) for start in starts], DurationHistogram())
-    return {name: found.get(name, nothing) for name in types}
+    return {name: days.get(name, nothing) for name in types}
 
 
-_WORKS = text("""
+_WORK = text("""
 SELECT job_type, sum(succeeded + failed)::bigint AS attempts, sum(failed)::bigint AS failed,
     sum(duration_ms) / 1000 AS seconds, max(duration_max_ms) / 1000 AS longest
 FROM wakeboard.statistics_hours_of_types
@@ -335,27 +337,27 @@ GROUP BY job_type
 """)
 
 
-def works(connection: Connection, found: Sequence[WindowBar]) -> dict[str, Work]:
-    """Return what each type did in all of the bars ``found``, oldest first."""
+def sum_work(connection: Connection, bars: Sequence[WindowBar]) -> dict[str, Work]:
+    """Return the work of each type in all of ``bars``, which are oldest first."""
     by_type: defaultdict[str, list[Work]] = defaultdict(list)
-    for bar in found:
+    for bar in bars:
         for name, work in (bar.types or {}).items():
             by_type[name].append(work)
-    if hours := [bar.start_at for bar in found if bar.types is None]:
-        for row in connection.execute(_WORKS, {"first": hours[0], "last": hours[-1], "hours": hours}):
+    if hours := [bar.start_at for bar in bars if bar.types is None]:
+        for row in connection.execute(_WORK, {"first": hours[0], "last": hours[-1], "hours": hours}):
             by_type[row.job_type].append(Work(row.attempts, row.failed, row.seconds, row.longest))
-    return {name: _summed_up(works) for name, works in by_type.items()}
+    return {name: _add_up(works) for name, works in by_type.items()}
 
 
-def busiest_and_slowest(
+def rank_types(
     types: Mapping[str, Work],
 ) -> tuple[list[tuple[str, Work]], list[tuple[str, Work]]]:
-    """Return the TYPES types that held slots for longest, and those of the longest attempts on average."""
-    busiest = sorted(types.items(), key=lambda one: (-one[1].seconds, one[0]))
-    slowest = sorted(types.items(), key=lambda one: (-one[1].average_seconds, one[0]))
+    """Return the TYPES types with the most seconds in slots, and those with the longest average attempt."""
+    busiest = sorted(types.items(), key=lambda item: (-item[1].seconds, item[0]))
+    slowest = sorted(types.items(), key=lambda item: (-item[1].average_seconds, item[0]))
     return busiest[:TYPES], slowest[:TYPES]
 
 
-def _summed_up(works: Sequence[Work]) -> Work:
+def _add_up(works: Sequence[Work]) -> Work:
     attempts, failed, seconds, longest = zip(*works, strict=True)
     return Work(sum(attempts), sum(failed), sum(seconds), max(longest))

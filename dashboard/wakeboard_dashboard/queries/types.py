@@ -1,8 +1,7 @@
-"""What the pages of types ask: policies and decisions, what is under way of each, how long it takes; of one
-type, who runs it, what makes it and how its latest runs and failures went.
+"""Reads job types: rows, load, pace, workers, last failures; of one type also its schedules and runs.
 
-Counts stop at CAP and never walk a table: what waits and what runs is counted per type on its own index,
-what is dead and what failed lately among the newest rows of all types.
+Counts stop at CAP and never walk a table. Waiting and running runs are counted per type on an index of their
+own, dead runs and failures among the newest rows of all types.
 """
 
 from __future__ import annotations
@@ -33,30 +32,36 @@ from wakeboard.queue.types import TOGETHER
 from wakeboard.reporting import worker_states
 from wakeboard.reporting.filters.search import IS_RUNNING, select_running
 from wakeboard.reporting.statistics import merged_histogram
-from wakeboard_dashboard.queries.filters import Filters
-from wakeboard_dashboard.queries.keyset import Rows, keyset_page
-from wakeboard_dashboard.queries.overview import ALIVE, IS_CLAIMING
+from wakeboard_dashboard.queries.keyset import Rows, read_page
+from wakeboard_dashboard.queries.leases import LONG_MINUTES
+from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.statements import Statement
-from wakeboard_dashboard.queries.throughput import Day, Hour, WindowBar, days
+from wakeboard_dashboard.queries.throughput import Day, Hour, WindowBar, read_days
+from wakeboard_dashboard.queries.workers import IS_CLAIMING, IS_HEARD
 
 CAP = 1000
-# Dead runs and failed attempts are looked for among this many of the newest, whatever their types.
+# Dead runs and failed attempts are counted among this many of the newest of all types.
 NEWEST = 5000
 MOST_UNKNOWN = 50
 
 STATES = ("active", "paused", "limited")
+# A run is overlong after OVERLONG_TIMES what 95 % of those that succeeded took, and OVERLONG_LEAST_SECONDS;
+# at least OVERLONG_FEWEST must have succeeded.
+OVERLONG_TIMES = 5
+OVERLONG_LEAST_SECONDS = 60.0 * LONG_MINUTES
+OVERLONG_FEWEST = 20
 
 types = job_types.c
 _most_running = func.coalesce(types.max_running_operator, types.max_running)
-# Of the live workers that can run it; where a type's own lease is shorter, theirs counts.
+# The longest lease of the live workers that can run the type: it counts where the type's own is shorter.
 _workers_lease = (
     select(func.max(workers.c.lease_seconds))
-    .where(ALIVE, types.name == any_(workers.c.job_types))
+    .where(IS_HEARD, types.name == any_(workers.c.job_types))
     .scalar_subquery()
 )
 
-# Types of waiting runs, found by jumping along job_runs_claimable; those that nobody registered.
-_UNKNOWN = text(f"""
+# Types of waiting runs, by one hop in job_runs_claimable for each, without the registered ones.
+_UNREGISTERED = text(f"""
 WITH RECURSIVE waiting(job_type) AS (
     (SELECT r.job_type FROM wakeboard.job_runs AS r
      WHERE r.status IN ({sql_list(CLAIMABLE)}) ORDER BY r.job_type LIMIT 1)
@@ -73,11 +78,11 @@ LIMIT :most
 """)
 
 
-# Each count is of one index and reads no row: what is claimable without what failed is queued. Only where so
-# many failed that nobody knows, the first claimable runs themselves are looked at.
-# The range of one value and the order, which nobody needs, leave the planner one way: the index that is made
-# for the condition. With "=" and a LIMIT it hopes to meet matches early in the table.
-_UNDER_WAY = text(f"""
+# Each count reads one index and no row: claimable runs less failed ones are queued. Only where more failed
+# than are counted, the first claimable runs are read. The range of one value and the order leave the planner
+# one index, which is made for the condition. With "=" and a LIMIT it hopes to meet matches early in the
+# table.
+_LOADS = text(f"""
 SELECT w.name, running.runs AS running, failed.runs AS failed,
     CASE WHEN failed.runs > :cap THEN first.queued ELSE claimable.runs - failed.runs END AS queued
 FROM unnest(CAST(:names AS text[])) AS w (name)
@@ -127,7 +132,7 @@ CROSS JOIN LATERAL (
 GROUP BY w.name
 """)
 
-# When each type failed last is in the index; only that attempt itself is looked at.
+# The index has the time of the last failure of each type; only that attempt is read.
 _LAST_FAILURES = text(f"""
 SELECT last.job_type, own.run_id, own.error_code, last.finished_at
 FROM (
@@ -170,9 +175,9 @@ GROUP BY can.job_type
 
 @dataclass(frozen=True, slots=True)
 class TypeLoad:
-    """What is under way of one type: counts of at most CAP + 1.
+    """How many runs of one type are in each state, at most CAP + 1.
 
-    There may be more queued where ``is_cut``, and more dead where ``is_dead_cut``.
+    ``is_cut``: more may be queued or failed; ``is_dead_cut``: more may be dead.
     """
 
     queued: int = 0
@@ -185,9 +190,9 @@ class TypeLoad:
 
 @dataclass(frozen=True, slots=True)
 class TypePace:
-    """How the attempts of one type went in the last day: seconds at most of those that succeeded, by hour.
+    """How the attempts of one type went in the last day: ``runs`` succeeded, ``hours`` are all by the hour.
 
-    Percentiles are right to within 10 %.
+    ``median`` and ``p95`` are seconds of those that succeeded, right to within 10 %.
     """
 
     runs: int = 0
@@ -205,6 +210,18 @@ class TypePace:
         """How many of them failed."""
         return sum([hour.bad for hour in self.hours])
 
+    @property
+    def overlong_seconds(self) -> float | None:
+        """After how many seconds a run has run far longer than usual; None where too few have succeeded."""
+        if self.runs < OVERLONG_FEWEST or self.p95 is None:
+            return None
+        return max(OVERLONG_LEAST_SECONDS, OVERLONG_TIMES * self.p95)
+
+    def is_overlong(self, started_at: datetime, now: datetime) -> bool:
+        """Return whether a run that runs since ``started_at`` has run far longer than usual at ``now``."""
+        limit = self.overlong_seconds
+        return limit is not None and (now - started_at).total_seconds() > limit
+
 
 @dataclass(frozen=True, slots=True)
 class LastFailure:
@@ -217,7 +234,7 @@ class LastFailure:
 
 @dataclass(frozen=True, slots=True)
 class TypeWorkers:
-    """How many live workers can run one type: ``alive`` of them, of whom some take work and some drain."""
+    """How many live workers can run one type, and how many of them claim runs or drain."""
 
     alive: int = 0
     claiming: int = 0
@@ -225,13 +242,13 @@ class TypeWorkers:
 
     @property
     def stopping(self) -> int:
-        """How many stop: they take no work, and are not held by a drain alone."""
+        """How many stop."""
         return self.alive - self.claiming - self.draining
 
 
 @dataclass(frozen=True, slots=True)
 class TypeNumbers:
-    """Everything counted about the types of a page, by name."""
+    """All numbers of the types of a page, by name."""
 
     loads: Mapping[str, TypeLoad] = field(default_factory=dict)
     paces: Mapping[str, TypePace] = field(default_factory=dict)
@@ -240,8 +257,8 @@ class TypeNumbers:
     oldest: Mapping[str, datetime] = field(default_factory=dict)
 
 
-def page(connection: Connection, filters: Filters) -> Rows:
-    """Return job types by name: the columns of job_types, and most_running, the limit in force."""
+def list_types(connection: Connection, filters: Filters) -> Rows:
+    """Return a page of job types by name: the columns of job_types, and most_running, the limit in force."""
     statement: Statement = select(job_types, _most_running.label("most_running"))
     if wanted := filters.get("state"):
         in_state = {
@@ -252,45 +269,46 @@ def page(connection: Connection, filters: Filters) -> Rows:
         statement = statement.where(or_(*(in_state[state] for state in wanted)))
     if words := filters.get("q"):
         statement = statement.where(types.name.icontains(words, autoescape=True))
-    return keyset_page(connection, statement, [types.name], filters, ascending=True)
+    return read_page(connection, statement, [types.name], filters, ascending=True)
 
 
-def one(connection: Connection, name: str) -> RowMapping | None:
-    """Return the type ``name`` as ``page`` does; None when no worker ever registered it.
+def find_type(connection: Connection, name: str) -> RowMapping | None:
+    """Return the type ``name``, None when no worker ever registered it.
 
-    Also workers_lease_seconds, the longest lease of the live workers that can run it; None without one.
+    Columns: those of ``list_types``, and workers_lease_seconds, the longest lease of the live workers that
+    can run it, None without one.
     """
     columns = (job_types, _most_running.label("most_running"), _workers_lease.label("workers_lease_seconds"))
     statement = select(*columns).where(types.name == name)
     return connection.execute(statement).mappings().one_or_none()
 
 
-def numbers(connection: Connection, paces: Mapping[str, TypePace]) -> TypeNumbers:
-    """Return what is counted about the types of which ``paces`` tells."""
+def read_numbers(connection: Connection, paces: Mapping[str, TypePace]) -> TypeNumbers:
+    """Return the numbers of the types in ``paces``."""
     names = list(paces)
     return TypeNumbers(
-        _loads(connection, names),
+        _read_loads(connection, names),
         paces,
-        _failures(connection, names),
-        _workers(connection, names),
-        _oldest(connection, names),
+        _read_last_failures(connection, names),
+        _count_workers(connection, names),
+        _read_oldest(connection, names),
     )
 
 
-def queued(connection: Connection, names: Sequence[str]) -> dict[str, int]:
+def count_queued(connection: Connection, names: Sequence[str]) -> dict[str, int]:
     """Return by type how many of its runs are queued, at most CAP + 1 each."""
-    under_way = connection.execute(_UNDER_WAY, {"names": list(names), "cap": CAP})
-    return {row.name: min(row.queued, CAP + 1) for row in under_way}
+    rows = connection.execute(_LOADS, {"names": list(names), "cap": CAP})
+    return {row.name: min(row.queued, CAP + 1) for row in rows}
 
 
-def unregistered(connection: Connection) -> list[str]:
-    """Return types of which runs wait although no worker ever registered them, at most MOST_UNKNOWN."""
-    return list(connection.execute(_UNKNOWN, {"most": MOST_UNKNOWN}).scalars())
+def list_unregistered(connection: Connection) -> list[str]:
+    """Return the types of waiting runs that no worker has registered, at most MOST_UNKNOWN."""
+    return list(connection.execute(_UNREGISTERED, {"most": MOST_UNKNOWN}).scalars())
 
 
-def _loads(connection: Connection, names: Sequence[str]) -> dict[str, TypeLoad]:
-    dead, is_dead_cut = _dead(connection)
-    under_way = connection.execute(_UNDER_WAY, {"names": list(names), "cap": CAP})
+def _read_loads(connection: Connection, names: Sequence[str]) -> dict[str, TypeLoad]:
+    dead, is_dead_cut = _count_dead(connection)
+    rows = connection.execute(_LOADS, {"names": list(names), "cap": CAP})
     return {
         row.name: TypeLoad(
             row.queued,
@@ -300,46 +318,53 @@ def _loads(connection: Connection, names: Sequence[str]) -> dict[str, TypeLoad]:
             max(row.queued, row.failed) > CAP,
             is_dead_cut,
         )
-        for row in under_way
+        for row in rows
     }
 
 
-def _dead(connection: Connection) -> tuple[dict[str, int], bool]:
+def _count_dead(connection: Connection) -> tuple[dict[str, int], bool]:
     """Return dead runs by type among the NEWEST, and whether there are more."""
-    counted = {row[0]: row[1] for row in connection.execute(_DEAD, {"most": NEWEST + 1})}
+    counted: dict[str, int] = dict(connection.execute(_DEAD, {"most": NEWEST + 1}).all())
     return counted, sum(counted.values()) > NEWEST
 
 
-def _oldest(connection: Connection, names: Sequence[str]) -> dict[str, datetime]:
-    """Return by type since when its oldest due run waits."""
-    return {row[0]: row[1] for row in connection.execute(_OLDEST, {"names": list(names)})}
+def _read_oldest(connection: Connection, names: Sequence[str]) -> dict[str, datetime]:
+    """Return by type since when its oldest due run has waited."""
+    return dict(connection.execute(_OLDEST, {"names": list(names)}).all())
 
 
-def paces(connection: Connection, now: datetime, names: Collection[str]) -> dict[str, TypePace]:
+def read_paces(connection: Connection, now: datetime, names: Collection[str]) -> dict[str, TypePace]:
     """Return how the attempts of each of the types ``names`` went in the last day."""
-    return {name: _pace(day) for name, day in days(connection, now, names).items()}
+    return {name: _pace_of_day(day) for name, day in read_days(connection, now, names).items()}
 
 
-def pace_of(bars: Sequence[WindowBar]) -> TypePace:
-    """Return how the attempts of one type went in the last day, of which ``bars`` tell by the hour."""
+def read_usual_paces(connection: Connection, now: datetime, names: Collection[str]) -> dict[str, TypePace]:
+    """Return the paces of those of the types ``names`` of which runs succeeded in the last day."""
+    by_name = read_paces(connection, now, names) if names else {}
+    return {name: pace for name, pace in by_name.items() if pace.runs}
+
+
+def make_pace(bars: Sequence[WindowBar]) -> TypePace:
+    """Return the pace of the type whose last day is in ``bars``, by the hour."""
     times = merged_histogram([bar.run_times for bar in bars if bar.good])
-    return _pace(Day([Hour(bar.start_at, bar.good, bar.bad) for bar in bars], times))
+    return _pace_of_day(Day([Hour(bar.start_at, bar.good, bar.bad) for bar in bars], times))
 
 
-def _pace(day: Day) -> TypePace:
+def _pace_of_day(day: Day) -> TypePace:
     median, p95 = day.run_times.at_most_each((0.5, 0.95))
     return TypePace(day.run_times.count, median, p95, day.hours)
 
 
-def _failures(connection: Connection, names: Sequence[str]) -> dict[str, LastFailure]:
+def _read_last_failures(connection: Connection, names: Sequence[str]) -> dict[str, LastFailure]:
     """Return the last failed attempt by type, among the NEWEST."""
-    found = connection.execute(_LAST_FAILURES, {"names": list(names), "newest": NEWEST})
-    return {row.job_type: LastFailure(row.run_id, row.error_code, row.finished_at) for row in found}
+    rows = connection.execute(_LAST_FAILURES, {"names": list(names), "newest": NEWEST})
+    return {row.job_type: LastFailure(row.run_id, row.error_code, row.finished_at) for row in rows}
 
 
-def _workers(connection: Connection, names: Sequence[str]) -> dict[str, TypeWorkers]:
+def _count_workers(connection: Connection, names: Sequence[str]) -> dict[str, TypeWorkers]:
     """Return how many live workers run each type that has any."""
-    return {row[0]: TypeWorkers(*row[1:]) for row in connection.execute(_WORKERS, {"names": list(names)})}
+    rows = connection.execute(_WORKERS, {"names": list(names)})
+    return {job_type: TypeWorkers(*counts) for job_type, *counts in rows}
 
 
 LATEST = 10
@@ -347,7 +372,7 @@ MOST_SHOWN = 50
 
 runs = job_runs.c
 
-# The codes are counted in the index; of the attempts themselves only the last one of each is looked at.
+# Codes are counted in the index; only the last attempt of each is read.
 _FAILURES_BY_CODE = text(f"""
 SELECT counted.error_code, counted.attempts, counted.finished_at, last.run_id
 FROM (
@@ -369,41 +394,58 @@ ORDER BY counted.attempts DESC, counted.finished_at DESC
 """)
 
 
-def workers_of(connection: Connection, name: str) -> list[RowMapping]:
+def list_workers(connection: Connection, name: str) -> list[RowMapping]:
     """Return the live workers that can run a type, the busiest first, at most MOST_SHOWN.
 
-    ``is_claiming``: it takes new work.
+    ``is_claiming``: it claims runs.
     """
-    here = workers.c
+    columns = workers.c
     statement = (
-        select(here.id, here.name, here.hostname, here.pid, here.concurrency, here.running, here.seen_at,
-               here.drain_requested_at, here.stop_requested_at, here.stopping_at,
-               IS_CLAIMING.label("is_claiming"))
-        .where(ALIVE, literal(name) == any_(here.job_types))
-        .order_by(here.running.desc(), here.id)
-        .limit(MOST_SHOWN)
-    )  # fmt: skip
-    return list(connection.execute(statement).mappings().all())
-
-
-def schedules_of(connection: Connection, name: str) -> list[RowMapping]:
-    """Return the schedules that make runs of a type, by name, at most MOST_SHOWN."""
-    here = job_definitions.c
-    statement = (
-        select(here.name, here.schedule, here.timezone, here.enabled, here.error, here.next_fire_at)
-        .where(here.job_type == name)
-        .order_by(here.name)
+        select(
+            columns.id,
+            columns.name,
+            columns.hostname,
+            columns.pid,
+            columns.concurrency,
+            columns.running,
+            columns.seen_at,
+            columns.drain_requested_at,
+            columns.stop_requested_at,
+            columns.stopping_at,
+            IS_CLAIMING.label("is_claiming"),
+        )
+        .where(IS_HEARD, literal(name) == any_(columns.job_types))
+        .order_by(columns.running.desc(), columns.id)
         .limit(MOST_SHOWN)
     )
-    return list(connection.execute(statement).mappings().all())
+    return list(connection.execute(statement).mappings())
 
 
-def latest_runs(connection: Connection, name: str) -> list[RowMapping]:
-    """Return the LATEST runs of a type, the newest first: what a table of runs shows."""
-    return list(connection.execute(_LATEST, {"name": name}).mappings().all())
+def list_schedules(connection: Connection, name: str) -> list[RowMapping]:
+    """Return the schedules that make runs of a type, by name, at most MOST_SHOWN."""
+    columns = job_definitions.c
+    statement = (
+        select(
+            columns.name,
+            columns.schedule,
+            columns.timezone,
+            columns.enabled,
+            columns.error,
+            columns.next_fire_at,
+        )
+        .where(columns.job_type == name)
+        .order_by(columns.name)
+        .limit(MOST_SHOWN)
+    )
+    return list(connection.execute(statement).mappings())
 
 
-def _latest() -> Statement:
+def list_latest_runs(connection: Connection, name: str) -> list[RowMapping]:
+    """Return the LATEST runs of a type, newest first."""
+    return list(connection.execute(_LATEST_RUNS, {"name": name}).mappings())
+
+
+def _select_latest_runs() -> Statement:
     shown = (runs.id, runs.status, runs.attempts, runs.started_at, runs.finished_at, runs.failed_at,
              runs.run_at, runs.error_code, runs.last_error)  # fmt: skip
     name = bindparam("name", type_=Text)
@@ -414,21 +456,21 @@ def _latest() -> Statement:
         .order_by(runs.job_type.desc(), runs.id.desc())
         .limit(LATEST)
     )
-    each = union_all(listed, select_running(*shown, where=[runs.job_type == name])).subquery()
-    return select(each).order_by(each.c.id.desc()).limit(LATEST)
+    both = union_all(listed, select_running(*shown, where=[runs.job_type == name])).subquery()
+    return select(both).order_by(both.c.id.desc()).limit(LATEST)
 
 
-# Built once: to put it together takes longer than to ask it.
-_LATEST = _latest()
+# Making this statement takes longer than executing it: it is made once.
+_LATEST_RUNS = _select_latest_runs()
 
 
-def failures_of(connection: Connection, name: str) -> list[RowMapping]:
-    """Return the latest failed attempts of a type among the NEWEST of all types, by code: how many, the last.
+def list_failures(connection: Connection, name: str) -> list[RowMapping]:
+    """Return the failed attempts of a type among the NEWEST of all types, by code, the most frequent first.
 
-    error_code, attempts, finished_at and run_id of the last one; the most frequent first.
+    Columns: error_code, attempts, and finished_at and run_id of the last attempt.
     """
-    given = {"name": name, "newest": NEWEST, "most": LATEST}
-    return list(connection.execute(_FAILURES_BY_CODE, given).mappings().all())
+    values = {"name": name, "newest": NEWEST, "most": LATEST}
+    return list(connection.execute(_FAILURES_BY_CODE, values).mappings())
 
 
 _PAUSES = text(f"""
@@ -437,22 +479,22 @@ SELECT t.name, t.paused_at, t.paused_by, t.paused_reason, t.paused_until,
 FROM wakeboard.job_types AS t WHERE t.name <> :alerts ORDER BY t.name
 """)
 
-_ANY_HELD = text(
+_HAS_PAUSED_TOGETHER = text(
     f"SELECT EXISTS (SELECT FROM wakeboard.job_types AS t WHERE t.name <> :alerts AND {TOGETHER})"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class PausedTypes:
-    """The types but for alerts: ``held`` were paused together, ``alone`` by themselves."""
+    """The types except that of alerts: ``held`` were paused together, ``alone`` one by one."""
 
     active: Sequence[RowMapping]
     held: Sequence[RowMapping]
     alone: Sequence[RowMapping]
 
 
-def standing(connection: Connection) -> PausedTypes:
-    """Return how all types stand, by name."""
+def read_pauses(connection: Connection) -> PausedTypes:
+    """Return all types by name, active and paused ones apart."""
     rows = connection.execute(_PAUSES, {"alerts": ALERTS}).mappings().all()
     paused = [row for row in rows if row["paused_at"] is not None]
     return PausedTypes(
@@ -462,6 +504,6 @@ def standing(connection: Connection) -> PausedTypes:
     )
 
 
-def any_held(connection: Connection) -> bool:
-    """Return whether some type was paused together with others."""
-    return bool(connection.execute(_ANY_HELD, {"alerts": ALERTS}).scalar_one())
+def has_paused_together(connection: Connection) -> bool:
+    """Return whether types are paused together."""
+    return bool(connection.execute(_HAS_PAUSED_TOGETHER, {"alerts": ALERTS}).scalar_one())

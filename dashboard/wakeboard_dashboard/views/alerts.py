@@ -57,7 +57,7 @@ NOTHING = {"sentence": "", "error": None, "unit": "", "value": 0, "limit": 0}
 def find_alerts() -> Context:
     """Return the rules, the channels and the last messages."""
     filters = params.from_request()
-    rules = query.every_rule(reading())
+    rules = query.list_rules(reading())
     return {
         "filters": filters,
         "rules": rules,
@@ -69,7 +69,7 @@ def find_alerts() -> Context:
         "tested": _tested(rules),
         "switch": _switch(),
         "how": test_message.HOW,
-        "messages": query.latest_messages(reading()),
+        "messages": query.list_latest_messages(reading()),
         "status_of": status_of,
     }
 
@@ -97,7 +97,7 @@ def _channels() -> dict[str, str]:
 def _switch() -> Json:
     """Return how the dead man's switch stands; ``host`` is None when there is none."""
     url = _settings().heartbeat_url
-    return {"host": host_of(url) if url else None, **query.switch(reading())}
+    return {"host": host_of(url) if url else None, **query.read_ping(reading())}
 
 
 def status_of(message: RowMapping) -> tuple[str, str]:
@@ -175,7 +175,7 @@ def _test(connection: psycopg.Connection, actor: Actor, reason: str | None, rule
 
 
 def _rule(rule_id: int) -> RowMapping:
-    rule = query.one(reading(), rule_id)
+    rule = query.find_rule(reading(), rule_id)
     if rule is None:
         abort(404, f"There is no alert rule {rule_id}; it may have been removed.")
     return rule

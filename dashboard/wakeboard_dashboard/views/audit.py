@@ -50,8 +50,8 @@ def find_audit_rows() -> Context:
     """Return the rows of the page, what there is to choose, and the address that says what came after."""
     filters = params.from_request(FIELDS)
     query = filters.query
-    rows, goes_on = audit.page(reading(), filters, as_of(), sees_secrets=_sees_secrets())
-    newest = audit.newest(reading())
+    rows, goes_on = audit.list_entries(reading(), filters, as_of(), sees_secrets=_sees_secrets())
+    newest = audit.find_newest_id(reading())
     return {
         "filters": filters,
         "rows": rows,
@@ -97,10 +97,10 @@ def _choices() -> Json:
 def _in_the_log() -> Json:
     """Return the choices that the database has to be asked for."""
     return {
-        "who": [(name, name) for name in audit.actors(reading())],
-        "what": [(action, _named(action)) for action in audit.actions(reading())],
-        "kind": [(kind, kind) for kind in audit.kinds(reading())],
-        "target": audit.targets(reading()),
+        "who": [(name, name) for name in audit.list_actors(reading())],
+        "what": [(action, _named(action)) for action in audit.list_actions(reading())],
+        "kind": [(kind, kind) for kind in audit.list_target_types(reading())],
+        "target": audit.list_targets(reading()),
     }
 
 
@@ -132,7 +132,7 @@ def find_news() -> Context:
         raise FilterError("“after” must be the id of an audit row.") from error
     return {
         "filters": filters,
-        "new": audit.newcomers(reading(), filters, as_of(), known, sees_secrets=_sees_secrets()),
+        "new": audit.count_newer(reading(), filters, as_of(), known, sees_secrets=_sees_secrets()),
     }
 
 

@@ -27,7 +27,7 @@ COLUMNS = [
 def find_effects() -> Context:
     """Return the unconfirmed effects of the page."""
     filters = params.from_request(FIELDS)
-    return {"filters": filters, "rows": effects.page(reading(), filters)}
+    return {"filters": filters, "rows": effects.list_effects(reading(), filters)}
 
 
 add_page(
@@ -60,6 +60,6 @@ add_verb(
     ),
     back=lambda effect_id: PATH,
     template="effects/_settle.html",
-    context=lambda effect_id: {"effect": effects.one(reading(), effect_id)},
+    context=lambda effect_id: {"effect": effects.find_effect(reading(), effect_id)},
     fields=("happened",),
 )

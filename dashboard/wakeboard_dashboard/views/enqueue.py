@@ -75,7 +75,7 @@ def _whole(name: str, text: str, low: int, high: int) -> int | None:
 
 def _form_context() -> Context:
     return {
-        "types": runs.type_names(reading()) if g.actor.job_types is None else g.actor.job_types,
+        "types": runs.list_type_names(reading()) if g.actor.job_types is None else g.actor.job_types,
         "chosen": request.args.get("type", "")[:LONGEST],
         "ends": ends.ENDS,
         "priorities": PRIORITIES,

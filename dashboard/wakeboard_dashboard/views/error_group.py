@@ -13,9 +13,9 @@ from wakeboard.core.errors.error_groups import format_fingerprint, parse_fingerp
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.live import Context, Json, add_page
-from wakeboard_dashboard.queries import errors, groups, runs
+from wakeboard_dashboard.queries import error_groups, errors, runs
+from wakeboard_dashboard.queries.error_groups import ErrorGroupRow
 from wakeboard_dashboard.queries.errors import FailureWindow
-from wakeboard_dashboard.queries.groups import ErrorGroupRow
 from wakeboard_dashboard.queries.runs import Payloads
 from wakeboard_dashboard.text.changes import redact_row
 from wakeboard_dashboard.text.formats import number
@@ -59,7 +59,7 @@ class TrendBar:
 def find_group(fingerprint: str) -> Context:
     """Return one group, and a failure of the window in full; the parts of the page ask for themselves."""
     filters, kept = params.from_request(FIELDS), _shown(fingerprint)
-    newest = errors.newest(reading(), FailureWindow(*_span(filters), number=kept.id))
+    newest = errors.list_newest_attempts(reading(), FailureWindow(*_span(filters), number=kept.id))
     sample = next((row for row in newest if row["traceback"]), newest[0] if newest else None)
     return {
         "filters": filters,
@@ -82,11 +82,11 @@ def find_facts(fingerprint: str) -> Context:
         "badges": failures.BADGES,
         "meanings": dict(failures.MEANINGS),
         "standing": _standing(kept),
-        "kin": groups.kin(reading(), kept),
-        "last": groups.last_failure(reading(), kept.id),
-        "schedules": groups.by_schedule(reading(), kept.id, *_span(filters)),
-        "schedules_cap": groups.SCHEDULES_CAP,
-        "first_is_kept": groups.is_kept(reading(), kept.first_run_id),
+        "kin": error_groups.list_same_failures(reading(), kept),
+        "last": error_groups.find_last_failure(reading(), kept.id),
+        "schedules": error_groups.count_by_schedule(reading(), kept.id, *_span(filters)),
+        "schedules_cap": error_groups.SCHEDULES_CAP,
+        "first_is_kept": error_groups.has_run(reading(), kept.first_run_id),
         "runs_link": _runs_of(kept, filters).link("/runs"),
         "retry_link": failures.retry_link(fingerprint),
         "cancel_link": failures.cancel_link(fingerprint),
@@ -105,7 +105,7 @@ def find_trend(fingerprint: str) -> Context:
         "step": step,
         "steps": steps,
         "total": sum(each.total for each in steps),
-        "cap": groups.CAP,
+        "cap": error_groups.CAP,
         "may_be_hours": until - since <= MOST_HOURS,
         "ages": errors_page.AGES,
     }
@@ -121,7 +121,7 @@ def find_group_runs(fingerprint: str) -> Context:
         "filters": filters,
         "path": f"/errors/{fingerprint}",
         "standing": _standing(kept),
-        "rows": runs.page(reading(), found, wanted, payloads=payloads),
+        "rows": runs.list_runs(reading(), found, wanted, payloads=payloads),
         "row_verb": runs_page.row_verb,
         "key_verb": runs_page.key_verb,
     }
@@ -130,18 +130,18 @@ def find_group_runs(fingerprint: str) -> Context:
 def find_group_workers(fingerprint: str) -> Context:
     """Return on which workers it failed in the window, and who muted it."""
     filters, kept = params.from_request(FIELDS), _shown(fingerprint)
-    workers = groups.by_worker(reading(), kept.id, *_span(filters))
+    workers = error_groups.count_by_worker(reading(), kept.id, *_span(filters))
     return {
         "workers": workers,
-        "workers_cap": groups.WORKERS_CAP,
-        "is_workers_cut": bool(workers) and workers[0]["counted"] >= groups.WORKERS_CAP,
-        "acts": groups.acts(reading(), fingerprint),
+        "workers_cap": error_groups.WORKERS_CAP,
+        "is_workers_cut": bool(workers) and workers[0]["counted"] >= error_groups.WORKERS_CAP,
+        "acts": error_groups.list_mutes(reading(), fingerprint),
     }
 
 
 def require_group(fingerprint: str) -> ErrorGroupRow:
     """Return the group of ``fingerprint``; a page says so where there is none."""
-    found = groups.one(reading(), parse_fingerprint(fingerprint))
+    found = error_groups.find_group(reading(), parse_fingerprint(fingerprint))
     if found is None:
         _unknown(fingerprint)
     return found
@@ -162,7 +162,7 @@ def _shown(fingerprint: str) -> ErrorGroupRow:
 def _standing(kept: ErrorGroupRow) -> dict[str, int]:
     """Return how many runs of this request's group are in each state, counted once."""
     if "runs_of_group" not in g:
-        g.runs_of_group = groups.standing(reading(), kept.id)
+        g.runs_of_group = error_groups.count_runs(reading(), kept.id)
     found: dict[str, int] = g.runs_of_group
     return found
 
@@ -207,7 +207,7 @@ def starts(since: datetime, until: datetime, step: str, zone: tzinfo) -> list[da
 def trend(kept: ErrorGroupRow, since: datetime, until: datetime, step: str) -> list[TrendBar]:
     """Return the failures of each hour or day of the operator's zone, from that of ``since`` on."""
     begun = starts(since, until, step, g.zone)
-    counted = groups.trend(reading(), kept.id, since, until, begun)
+    counted = error_groups.count_steps(reading(), kept.id, since, until, begun)
     form = "%a %H:%M" if step == "hour" else "%a %-d %b"
     return [
         TrendBar(start_at, start_at.astimezone(g.zone).strftime(form), count)
@@ -215,7 +215,7 @@ def trend(kept: ErrorGroupRow, since: datetime, until: datetime, step: str) -> l
     ]
 
 
-def capped(count: int, cap: int = groups.RUNS_CAP) -> str:
+def capped(count: int, cap: int = error_groups.RUNS_CAP) -> str:
     """Return a number of runs, or what else has another ``cap``, ``10 000+`` where counting stopped."""
     return f"{number(count)}{'+' if count >= cap else ''}"
 
@@ -233,12 +233,12 @@ def group_twin(context: Context) -> Json:
         **failures.kept_item(kept),
         "last_run_id": last and last["run_id"],
         "runs": context["standing"],
-        "runs_capped": any(count >= groups.RUNS_CAP for count in context["standing"].values()),
+        "runs_capped": any(count >= error_groups.RUNS_CAP for count in context["standing"].values()),
         "schedules": [
             {"name": row["name"], "definition_id": row["definition_id"], "runs": row["runs"]}
             for row in context["schedules"]
         ],
-        "schedules_capped": any(row["counted"] >= groups.SCHEDULES_CAP for row in context["schedules"]),
+        "schedules_capped": any(row["counted"] >= error_groups.SCHEDULES_CAP for row in context["schedules"]),
         "also_in": [{"job_type": each.job_type, "fingerprint": each.fingerprint} for each in context["kin"]],
         "by": context["step"],
         "count": context["total"],

@@ -16,10 +16,9 @@ from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.charts.sparks import trend
 from wakeboard_dashboard.pages import failures
 from wakeboard_dashboard.pages.live import Context, Json, add_page
-from wakeboard_dashboard.queries import errors, runs
-from wakeboard_dashboard.queries import groups as kept_groups
-from wakeboard_dashboard.queries.errors import FailureGroups, FailureWindow, Group
-from wakeboard_dashboard.queries.groups import ErrorGroupRow
+from wakeboard_dashboard.queries import error_groups, errors, runs
+from wakeboard_dashboard.queries.error_groups import ErrorGroupRow
+from wakeboard_dashboard.queries.errors import FailureGroup, FailureWindow, RankedGroups
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
 
@@ -35,7 +34,7 @@ COLUMNS = [
 ]  # fmt: skip
 SPAN = ("since", "until")
 WINDOW_FIELDS = {"type": params.TEXT, "since": params.MOMENT, "until": params.MOMENT}
-FIELDS = {"error": params.TEXT, "state": params.one_of(kept_groups.STATES, many=True), **WINDOW_FIELDS}
+FIELDS = {"error": params.TEXT, "state": params.one_of(error_groups.STATES, many=True), **WINDOW_FIELDS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +84,7 @@ def find_choices() -> Context:
 def _around(path: str) -> Context:
     """Return what the filters of the list at ``path`` offer."""
     states = [(state, word) for state, (_, word) in failures.BADGES.items()]
-    return {"types": runs.type_names(reading()), "ages": AGES, "path": path, "states": states}
+    return {"types": runs.list_type_names(reading()), "ages": AGES, "path": path, "states": states}
 
 
 def find_groups() -> Context:
@@ -95,17 +94,21 @@ def find_groups() -> Context:
     states = filters.get("state")
     # How a group stands is known of what is kept of it: then all are looked at.
     most = None if states else errors.MOST_GROUPS
-    found = errors.every(reading(), asked, most=most)
-    heard, muted, count = found.heard, [*found.muted, *_silent(found.muted, asked)], found.count
+    found = errors.list_groups(reading(), asked, most=most)
+    heard, muted, count = found.unmuted, [*found.muted, *_silent(found.muted, asked)], found.count
     if states:
         now = as_of()
         heard, muted = (
-            [group for group in errors.with_kept(reading(), part) if failures.state(group, now) in states]
+            [
+                group
+                for group in errors.add_group_rows(reading(), part)
+                if failures.state(group, now) in states
+            ]
             for part in (heard, muted)
         )
         count = len(heard)
     shown, apart = heard[: errors.MOST_GROUPS], muted[: errors.MOST_GROUPS]
-    whole = errors.in_full(reading(), [*shown, *apart])
+    whole = errors.add_details(reading(), [*shown, *apart])
     shown, apart = whole[: len(shown)], whole[len(shown) :]
     return {
         "groups": shown,
@@ -116,16 +119,16 @@ def find_groups() -> Context:
 
 
 def _shared(
-    filters: params.Filters, asked: FailureWindow, found: FailureGroups, shown: Sequence[Group]
+    filters: params.Filters, asked: FailureWindow, found: RankedGroups, shown: Sequence[FailureGroup]
 ) -> Context:
     """Return what every list of groups shows a group with."""
     now, also_in = as_of(), _also_in(found, shown)
 
-    def badge_of(group: Group) -> tuple[str, str] | None:
+    def badge_of(group: FailureGroup) -> tuple[str, str] | None:
         stands = failures.state(group, now)
         return failures.BADGES[stands] if stands else None
 
-    def met_in(group: Group) -> tuple[int, str] | None:
+    def met_in(group: FailureGroup) -> tuple[int, str] | None:
         others = also_in.get(group.number or 0)
         return (len(others), failures.met_in(others)) if others else None
 
@@ -151,26 +154,28 @@ def _muted(asked: FailureWindow) -> list[ErrorGroupRow]:
     """Return the muted groups that the page is about, whether or not they failed in the window."""
     return [
         kept
-        for kept in kept_groups.muted(reading())
+        for kept in error_groups.list_muted(reading())
         if asked.code in (None, kept.error_code) and asked.job_type in (None, kept.job_type)
     ]
 
 
-def _silent(met: Iterable[Group], asked: FailureWindow) -> list[Group]:
+def _silent(met: Iterable[FailureGroup], asked: FailureWindow) -> list[FailureGroup]:
     """Return the muted groups without a failure in the window."""
     seen = {group.number for group in met}
     return [
-        Group(each.error_code, each.job_type, each.id, each) for each in _muted(asked) if each.id not in seen
+        FailureGroup(each.error_code, each.job_type, each.id, each)
+        for each in _muted(asked)
+        if each.id not in seen
     ]
 
 
-def _also_in(found: FailureGroups, shown: Iterable[Group]) -> dict[int, tuple[str, ...]]:
+def _also_in(found: RankedGroups, shown: Iterable[FailureGroup]) -> dict[int, tuple[str, ...]]:
     """Return the other types in which the same failure was met in the window, by the shown group's number."""
-    types = kept_groups.types_of_the_same(reading(), found.numbers)
+    types = error_groups.list_types_by_failure(reading(), found.numbers)
     return {
-        group.kept.id: _without(types.get(group.kept.same, ()), group.kept.job_type)
+        group.row.id: _without(types.get(group.row.failure_key, ()), group.row.job_type)
         for group in shown
-        if group.kept is not None
+        if group.row is not None
     }
 
 
@@ -203,8 +208,8 @@ def find_groups_of(code: str) -> Context:
     if "groups_of_code" not in g:
         filters = params.from_request(WINDOW_FIELDS)
         asked = window(filters, code)
-        found = errors.every(reading(), asked, apart=False)
-        shown = errors.in_full(reading(), found.heard)
+        found = errors.list_groups(reading(), asked, apart=False)
+        shown = errors.add_details(reading(), found.unmuted)
         g.groups_of_code = {
             "groups": shown,
             "more": 0,
@@ -219,7 +224,7 @@ def find_newest_of(code: str) -> Context:
     """Return the newest failures with this request's code, read once."""
     if "newest_of_code" not in g:
         asked = window(params.from_request(WINDOW_FIELDS), code)
-        g.newest_of_code = {"newest": errors.newest(reading(), asked)}
+        g.newest_of_code = {"newest": errors.list_newest_attempts(reading(), asked)}
     context: Context = g.newest_of_code
     return context
 

@@ -11,7 +11,7 @@ from wakeboard.queue import Answer
 from wakeboard.queue import error_groups as moves
 from wakeboard_dashboard.pages import bulk_by_filter, failures
 from wakeboard_dashboard.pages.verbs import add_verb, read_body, refuse_unknown_fields
-from wakeboard_dashboard.queries import groups
+from wakeboard_dashboard.queries import error_groups
 from wakeboard_dashboard.views.alerts import silence_seconds
 from wakeboard_dashboard.views.error_group import ONE, capped, require_group
 from wakeboard_dashboard.web import params, responses
@@ -95,7 +95,7 @@ def retry(fingerprint: str) -> Response | str:
     require(verb)
     kept = require_group(fingerprint)
     if request.method == "GET":
-        standing = groups.standing(reading(), kept.id, FAILING)
+        standing = error_groups.count_runs(reading(), kept.id, FAILING)
         dead, failed = (standing[status.value] for status in (Status.DEAD, Status.FAILED))
         question = (
             f"Retry the runs of {_title(fingerprint)} that fail now, {capped(dead)} dead and "

@@ -10,9 +10,9 @@ from wakeboard.core.leases import NAMES, STATES, takeover
 from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import leases
-from wakeboard_dashboard.queries.attention import is_overlong, usual_paces
 from wakeboard_dashboard.queries.keyset import Rows
-from wakeboard_dashboard.queries.runs import type_names
+from wakeboard_dashboard.queries.runs import list_type_names
+from wakeboard_dashboard.queries.types import read_usual_paces
 from wakeboard_dashboard.text.questions import format_question
 from wakeboard_dashboard.web import params
 from wakeboard_dashboard.web.connection import as_of, reading
@@ -36,8 +36,8 @@ COLUMNS = [
 def find_leases() -> Context:
     """Return what runs now, with the state of each lease in words."""
     filters = params.from_request(FIELDS)
-    rows = leases.page(reading(), filters)
-    paces = usual_paces(reading(), as_of(), {row["job_type"] for row in rows.items})
+    rows = leases.list_leases(reading(), filters)
+    paces = read_usual_paces(reading(), as_of(), {row["job_type"] for row in rows.items})
     return {
         "filters": filters,
         "rows": rows,
@@ -46,20 +46,21 @@ def find_leases() -> Context:
             row["id"]
             for row in rows.items
             if not STATES[row["rank"]].is_in_danger
-            and is_overlong(row["started_at"], as_of(), paces.get(row["job_type"]))
+            and (pace := paces.get(row["job_type"]))
+            and pace.is_overlong(row["started_at"], as_of())
         },
         "states": STATES,
         "offered": [(state.name, state.title) for state in STATES],
         "takeover": takeover,
-        "types": type_names(reading()),
+        "types": list_type_names(reading()),
     }
 
 
 def find_refused() -> Context:
     """Return the late answers that were refused in 24 h."""
     return {
-        "refused": leases.refused(reading()),
-        "count": leases.refused_count(reading()),
+        "refused": leases.list_refused(reading()),
+        "count": leases.count_refused(reading()),
         "most": leases.COUNTED_REFUSED,
     }
 
@@ -81,8 +82,8 @@ def leases_twin(context: Context) -> Json:
     rows: Rows = context["rows"]
     return {
         **rows.twin(lambda row: _item(row, context)),
-        "refused_24h": leases.refused_count(reading()),
-        "refused": [dict(row) for row in leases.refused(reading())],
+        "refused_24h": leases.count_refused(reading()),
+        "refused": [dict(row) for row in leases.list_refused(reading())],
     }
 
 

@@ -108,10 +108,10 @@ def format_window(window: TimeWindow) -> str:
 def is_empty(found: Night) -> bool:
     """Return whether there is nothing at all to show."""
     happened = (
-        found.ran,
+        found.attempts_by_type,
         found.running,
         found.missed.fires,
-        found.acts.items,
+        found.audit_entries.items,
         found.failures.count,
         found.unmanned,
     )
@@ -170,21 +170,21 @@ def night_twin(context: Context) -> Json:
         "well": context["good"],
         "sentence": f"{context['sentence']} {context['rest']}",
         **asdict(found.numbers),
-        "items": [ran_item(each) for each in found.ran],
+        "items": [ran_item(each) for each in found.attempts_by_type],
         "next": None,
         "timeline": [lane_item(lane) for lane in context["lanes"]],
         "failures": [
             failures.item(group) | {"buckets": buckets, "is_new": place < found.failures.new}
             for place, (group, buckets) in enumerate(zip(found.shown_failures, found.trends, strict=True))
         ],
-        "failed_runs": asdict(found.fates),
-        "recovered_runs": [recovered_item(run) for run in found.recovered[0]],
+        "failed_runs": asdict(found.failed_run_states),
+        "recovered_runs": [recovered_item(run) for run in found.recovered_runs[0]],
         "unmanned": [each._asdict() for each in found.unmanned],
         "missed_fires": [each._asdict() for each in found.missed.worst],
-        "fires": [each._asdict() for each in found.fired.worst],
+        "fires": [each._asdict() for each in found.schedule_fires.worst],
         "slow_runs": [run._asdict() for runs in found.slow_runs.values() for run in runs],
-        "taken_over_runs": [attempt._asdict() for attempt in found.lost[0]],
-        "audit": [audit_page.item(row) for row in found.acts.items],
+        "taken_over_runs": [attempt._asdict() for attempt in found.lost_attempts[0]],
+        "audit": [audit_page.item(row) for row in found.audit_entries.items],
     }
 
 

@@ -14,7 +14,7 @@ from wakeboard_dashboard.charts.spreads import spread
 from wakeboard_dashboard.pages.live import Context, Json, add_page
 from wakeboard_dashboard.queries import audit
 from wakeboard_dashboard.queries import types as query
-from wakeboard_dashboard.queries.throughput import DAY, WindowBar, last_day
+from wakeboard_dashboard.queries.throughput import DAY, WindowBar, read_last_day
 from wakeboard_dashboard.text import schedule
 from wakeboard_dashboard.text.changes import describe_changes, redact_row
 from wakeboard_dashboard.text.policy import patience_seconds, retries
@@ -29,7 +29,7 @@ blueprint = Blueprint("one_type", __name__)
 def _require_type(name: str) -> RowMapping:
     """Return the row of the request's type, asked for once by all regions of its page; 404 without one."""
     if "type_row" not in g:
-        g.type_row = query.one(reading(), name)
+        g.type_row = query.find_type(reading(), name)
     row: RowMapping | None = g.type_row
     if row is None:
         abort(404, missing("type", name))
@@ -39,7 +39,7 @@ def _require_type(name: str) -> RowMapping:
 def _day(name: str) -> list[WindowBar]:
     """Return the last day of the request's type by the hour, asked for once by all regions of its page."""
     if "day" not in g:
-        g.day = last_day(reading(), as_of(), name)
+        g.day = read_last_day(reading(), as_of(), name)
     day: list[WindowBar] = g.day
     return day
 
@@ -47,7 +47,7 @@ def _day(name: str) -> list[WindowBar]:
 def find_type(name: str) -> Context:
     """Return how a type stands: its row, what is counted, its policy in words."""
     row = _require_type(name)
-    numbers = query.numbers(reading(), {name: query.pace_of(_day(name))})
+    numbers = query.read_numbers(reading(), {name: query.make_pace(_day(name))})
     return {
         "type": row,
         "load": numbers.loads[name],
@@ -85,8 +85,8 @@ def find_around(name: str) -> Context:
     return {
         "name": name,
         "nobody": "No live worker runs this type." if user is None else no_worker_for(user),
-        "workers": query.workers_of(reading(), name),
-        "schedules": query.schedules_of(reading(), name),
+        "workers": query.list_workers(reading(), name),
+        "schedules": query.list_schedules(reading(), name),
         "words": schedule,
     }
 
@@ -96,8 +96,8 @@ def find_latest(name: str) -> Context:
     _require_type(name)
     return {
         "name": name,
-        "runs": query.latest_runs(reading(), name),
-        "failures": query.failures_of(reading(), name),
+        "runs": query.list_latest_runs(reading(), name),
+        "failures": query.list_failures(reading(), name),
         "newest": query.NEWEST,
     }
 
@@ -108,7 +108,7 @@ def find_audit(name: str) -> Context:
     return {
         "target": f"type:{name}",
         "noun": "type",
-        "rows": audit.of_one(reading(), "type", name),
+        "rows": audit.list_entries_of(reading(), "type", name),
         "describe_changes": describe_changes,
     }
 

@@ -18,7 +18,7 @@ blueprint = Blueprint("one_worker", __name__)
 
 
 def _require_worker(name: str) -> RowMapping:
-    row = workers.one(reading(), name)
+    row = workers.find_worker(reading(), name)
     if row is None:
         abort(404, missing("worker", name))
     return row
@@ -32,8 +32,8 @@ def find_worker(name: str) -> Context:
         "worker": row,
         "state": state,
         "colour": COLOURS[state],
-        "running": workers.held_runs(reading(), name),
-        "asked": audit.last_actions(reading(), "worker", [name], ASKED),
+        "running": workers.list_runs(reading(), name),
+        "asked": audit.find_last_actions(reading(), "worker", [name], ASKED),
         "why_not": why_not(row),
         "path": path_of(name),
     }
@@ -42,13 +42,13 @@ def find_worker(name: str) -> Context:
 def find_ends(name: str) -> Context:
     """Return how the last attempts of a worker ended."""
     _require_worker(name)
-    return {"ends": workers.ends(reading(), name), "newest": workers.NEWEST}
+    return {"ends": workers.list_attempts(reading(), name), "newest": workers.NEWEST}
 
 
 def find_loops(name: str) -> Context:
     """Return the background duties of a worker."""
     _require_worker(name)
-    loops = [dict(loop) for loop in workers.loops_of(reading(), name)]
+    loops = [dict(loop) for loop in workers.list_loops(reading(), name)]
     return {"loops": [loop | {"last_error": loop_error(loop["last_error"])} for loop in loops]}
 
 
@@ -58,7 +58,7 @@ def find_audit(name: str) -> Context:
     return {
         "target": f"worker:{name}",
         "noun": "worker",
-        "rows": audit.of_one(reading(), "worker", name),
+        "rows": audit.list_entries_of(reading(), "worker", name),
         "describe_changes": describe_changes,
     }
 

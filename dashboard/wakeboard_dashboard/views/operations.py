@@ -11,7 +11,6 @@ from wakeboard.core.text.redaction import redact
 from wakeboard.reporting.filters.values import FilterError
 from wakeboard_dashboard.charts.shares import WIDTH, shares
 from wakeboard_dashboard.pages.bulk_confirmation import read_filters
-from wakeboard_dashboard.pages.filtertext import write_line
 from wakeboard_dashboard.pages.live import Context, Json, add_page, rows_twin
 from wakeboard_dashboard.pages.verbs import add_verb
 from wakeboard_dashboard.queries import operations, runs
@@ -43,7 +42,7 @@ def find_operations() -> Context:
     filters = params.from_request(FIELDS)
     return {
         "filters": filters,
-        "rows": operations.page(reading(), filters),
+        "rows": operations.list_operations(reading(), filters),
         "words": words,
         "line_of": line_of,
         "states": rules.STATES,
@@ -53,7 +52,7 @@ def find_operations() -> Context:
 def _require_operation(operation_id: int) -> RowMapping:
     """Return the operation; the parts of its page share one look at it."""
     if "operation" not in g:
-        g.operation = operations.one(reading(), operation_id)
+        g.operation = operations.find_operation(reading(), operation_id)
     operation: RowMapping | None = g.operation
     if operation is None:
         abort(404, control.missing(operation_id).message)
@@ -71,12 +70,12 @@ def find_operation(operation_id: int) -> Context:
     filters = params.from_request(FIELDS_OF_ONE)
     operation = _require_operation(operation_id)
     is_bad, sentence = words.sentence(
-        dict(operation), as_of(), is_alive=operations.is_somebody_alive(reading())
+        dict(operation), as_of(), is_alive=operations.has_live_worker(reading())
     )
     return {
         "operation": operation,
         "filters": filters,
-        "rows": operations.runs_of(reading(), operation_id, filters),
+        "rows": operations.list_runs(reading(), operation_id, filters),
         "results": tuple(operations.RESULTS),
         "words": words,
         "is_bad": is_bad,
@@ -109,7 +108,7 @@ def line_of(operation: RowMapping) -> str:
     if not operation["filter"].get("query"):
         return "chosen runs"
     query = query_of(operation)
-    return HIDDEN if query is None else str(redact(write_line(read_filters(query))))
+    return HIDDEN if query is None else str(redact(read_filters(query).line))
 
 
 def item(row: RowMapping) -> Json:

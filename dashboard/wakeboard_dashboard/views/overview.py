@@ -74,7 +74,7 @@ def _bars() -> list[WindowBar]:
         words = "%a %H:%M" if window.step * window.count > HOUR else "%H:%M"
         g.ended = [
             replace(bar, label=bar.start_at.astimezone(g.zone).strftime(words))
-            for bar in throughput.bars(reading(), as_of(), window)
+            for bar in throughput.read_bars(reading(), as_of(), window)
         ]
     bars: list[WindowBar] = g.ended
     return bars
@@ -106,7 +106,7 @@ def find_pace() -> Context:
 
 def find_works() -> Context:
     """Return the busiest and the slowest types of the window."""
-    busiest, slowest = throughput.busiest_and_slowest(throughput.works(reading(), _bars()))
+    busiest, slowest = throughput.rank_types(throughput.sum_work(reading(), _bars()))
     return {"window": _window(), "busiest": busiest, "slowest": slowest}
 
 
@@ -118,7 +118,7 @@ def find_troubles() -> Context:
         "troubles": troubles,
         "overlong": now.overlong,
         "rising": now.rising,
-        "pauses": overview.pauses(reading()),
+        "pauses": overview.list_pauses(reading()),
         "most_pauses": MOST_PAUSES,
         "alerts": now.alerts,
         "kinds": KINDS,
@@ -130,7 +130,7 @@ def find_troubles() -> Context:
 
 def find_fires() -> Context:
     """Return the next fires."""
-    return {"fires": overview.next_fires(reading())}
+    return {"fires": overview.list_next_fires(reading())}
 
 
 def overview_twin(context: Context) -> Json:
@@ -189,7 +189,7 @@ def overview_twin(context: Context) -> Json:
             }
             for each in attention.read_state().overlong
         ],
-        "next": [dict(row) | {"error": redact(row["error"])} for row in overview.next_fires(reading())],
+        "next": [dict(row) | {"error": redact(row["error"])} for row in overview.list_next_fires(reading())],
     }
 
 

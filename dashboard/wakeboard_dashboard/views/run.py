@@ -21,7 +21,7 @@ from wakeboard_dashboard.charts.tree import tree
 from wakeboard_dashboard.pages.live import FRAGMENTS, Context, Json, add_page
 from wakeboard_dashboard.queries import audit, leases
 from wakeboard_dashboard.queries import run as query
-from wakeboard_dashboard.queries.attention import is_overlong, usual_paces
+from wakeboard_dashboard.queries.types import read_usual_paces
 from wakeboard_dashboard.text.attempt import describe_followups
 from wakeboard_dashboard.text.changes import redact_row
 from wakeboard_dashboard.text.formats import pretty, visible
@@ -44,7 +44,7 @@ MOST_WHOLE = 5
 def _require_run(run_id: int) -> RowMapping:
     """Return the run that this request is about, read once; its payload where the whole page is asked for."""
     if "run" not in g:
-        g.run = query.one(reading(), run_id, payload=not request.path.startswith(FRAGMENTS))
+        g.run = query.find_run(reading(), run_id, payload=not request.path.startswith(FRAGMENTS))
     if g.run is None:
         abort(404, missing("run", run_id))
     run: RowMapping = g.run
@@ -54,7 +54,7 @@ def _require_run(run_id: int) -> RowMapping:
 def _attempts_of(run_id: int) -> list[RowMapping]:
     """Return the ended attempts of this request's run, newest first, read once."""
     if "attempts" not in g:
-        g.attempts = query.attempts(reading(), run_id)
+        g.attempts = query.list_attempts(reading(), run_id)
     attempts: list[RowMapping] = g.attempts
     return attempts
 
@@ -73,13 +73,13 @@ def find_run(run_id: int) -> Context:
     obstacles, reasons = _waiting(run)
     is_stuck = bool(run["is_stuck"])
     is_running = run["status"] == Status.RUNNING
-    lease = leases.standing(reading(), run_id) if is_running else None
-    usual = usual_paces(reading(), as_of(), [run["job_type"]]) if is_running else {}
+    lease = leases.find_lease(reading(), run_id) if is_running else None
+    usual = read_usual_paces(reading(), as_of(), [run["job_type"]]) if is_running else {}
     pace = usual.get(run["job_type"])
     return {
         "run": run,
         "usual": pace,
-        "is_overlong": is_running and not is_stuck and is_overlong(run["started_at"], as_of(), pace),
+        "is_overlong": bool(pace and not is_stuck and pace.is_overlong(run["started_at"], as_of())),
         "is_stuck": is_stuck,
         "lease": lease,
         "lease_state": None if lease is None else STATES[lease["rank"]],
@@ -119,7 +119,7 @@ def find_attempts(run_id: int) -> Context:
         "ended": ended,
         "after": describe_followups(ended, run),
         "lanes": lanes(ended, run if is_running else None, as_of()),
-        "output": query.output(reading(), run_id, run["lease_epoch"]) if is_running else None,
+        "output": query.read_output(reading(), run_id, run["lease_epoch"]) if is_running else None,
         "most": query.MOST_SHOWN,
         "most_whole": MOST_WHOLE,
     }
@@ -131,7 +131,7 @@ def find_relatives(run_id: int) -> Context:
     sentences = [reason.say() for reason in _waiting(run)[1]]
     return {
         "run": run,
-        "effects": query.effects_of(reading(), run_id),
+        "effects": query.list_effects(reading(), run_id),
         **_lineage(run),
         "most": query.MOST_SHOWN,
         "markdown": markdown(run, _attempts_of(run_id), sentences, address),
@@ -142,7 +142,7 @@ def find_relatives(run_id: int) -> Context:
 def _lineage(run: RowMapping) -> Context:
     """Return what stands around a run and came of it, as far as the asker may see runs of these types."""
     types = g.actor.job_types
-    around, made = query.neighbours(reading(), run), query.made_of(reading(), run["id"], types)
+    around, made = query.find_neighbours(reading(), run), query.list_children(reading(), run["id"], types)
     if types is not None:
         around = {place: row for place, row in around.items() if row["job_type"] in types}
     shown = made[: query.MOST_SHOWN]
@@ -159,7 +159,7 @@ def _lineage(run: RowMapping) -> Context:
 def find_audit(run_id: int) -> Context:
     """Return what people asked of this run."""
     _require_run(run_id)
-    return {"rows": audit.of_one(reading(), "run", str(run_id), most=query.MOST_SHOWN)}
+    return {"rows": audit.list_entries_of(reading(), "run", str(run_id), most=query.MOST_SHOWN)}
 
 
 def describe(backoff: str) -> str:
@@ -197,7 +197,7 @@ def run_twin(context: Context) -> Json:
         "usual": _usual(context),
         "waits_for": _waits_for(context),
         "history": _history(run),
-        "effects": [_effect(row) for row in query.effects_of(reading(), run["id"])],
+        "effects": [_effect(row) for row in query.list_effects(reading(), run["id"])],
         "descendants": [row["id"] for row in kin["again"]],
         "enqueued": [row["id"] for row in kin["made"]],
         "slots": {place: row["id"] for place, row in kin["around"].items() if place != "origin"},
@@ -259,7 +259,7 @@ def find_payload(run_id: int) -> Context:
 
 def find_attempt(run_id: int, lease_epoch: int) -> Context:
     """Return one ended attempt with all it said."""
-    run, attempt = _require_run(run_id), query.attempt(reading(), run_id, lease_epoch)
+    run, attempt = _require_run(run_id), query.find_attempt(reading(), run_id, lease_epoch)
     if attempt is None:
         abort(404, f"Run {run_id} has no ended attempt under the lease epoch {lease_epoch}.")
     return {"run": run, "attempt": attempt}

@@ -54,7 +54,7 @@ def read_payload() -> Json | None:
 
 
 def _again_context(run_id: int) -> Context:
-    run_row = query.one(reading(), run_id)
+    run_row = query.find_run(reading(), run_id)
     if run_row is None or not g.actor.role.covers(Role.ADMIN):
         return {"before": None, "has_secrets": False}
     shown = redact(run_row["payload"])

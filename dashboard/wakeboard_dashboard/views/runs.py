@@ -9,15 +9,16 @@ from pathlib import PurePosixPath
 
 from flask import Blueprint, Response, abort, g, redirect, request
 from sqlalchemy import RowMapping
+from werkzeug.datastructures import MultiDict
 
 from wakeboard.bulk import rules
 from wakeboard.core.states import CLAIMABLE, VERBS, Role, Status, Verb, is_allowed
 from wakeboard.core.text.redaction import redact
 from wakeboard.database.tables import job_runs
 from wakeboard.reporting.filters import search
+from wakeboard.reporting.filters.line import read_line
 from wakeboard.reporting.filters.runs import FAILURE_TIMES, FIELDS, states_of
 from wakeboard.reporting.filters.values import FilterError
-from wakeboard_dashboard.pages.filtertext import read_line, write_line
 from wakeboard_dashboard.pages.live import FRAGMENTS, Context, Json, add_page, rows_twin
 from wakeboard_dashboard.queries import runs
 from wakeboard_dashboard.queries.keyset import Rows
@@ -66,7 +67,7 @@ def find_runs() -> Context:
         return _still_shown(ids)
     filters = params.from_request(FIELDS)
     found = _search(filters)
-    rows = runs.page(
+    rows = runs.list_runs(
         reading(), found, filters, payloads=PAYLOADS.get(PurePosixPath(request.path).suffix, Payloads.NONE)
     )
     return {
@@ -77,15 +78,15 @@ def find_runs() -> Context:
         "key_verb": key_verb,
         "is_due": is_due,
         "address": _address(filters, rows),
-        "line": write_line(filters),
+        "line": filters.line,
         "count": _counted(found, rows, filters) if request.path == PATH else "",
         "goes_on": found.end is not None and rows.older is not None and len(rows.items) < filters.limit,
         "window": search.WINDOW,
-        "types": runs.type_names(reading()),
+        "types": runs.list_type_names(reading()),
         "ages": AGES,
         "states": STATES,
         "controls": CONTROLS,
-        "views": runs.saved_views_of(reading(), "runs") if request.path == PATH else [],
+        "views": runs.list_saved_views(reading(), "runs") if request.path == PATH else [],
         "for_all": _for_all(filters, rows) if request.path == PATH else [],
     }
 
@@ -119,10 +120,10 @@ def _still_shown(ids: list[int]) -> Context:
     arguments = request.args.copy()
     arguments.poplist("shown")
     filters = params.read_here(arguments, FIELDS)
-    rows = Rows(runs.shown(reading(), ids))
+    rows = Rows(runs.read_runs(reading(), ids))
     is_first = filters.cursor_text is None
     full = len(ids) >= filters.limit
-    new = runs.newcomers(reading(), _search(filters), ids, full=full) if is_first else 0
+    new = runs.count_newer(reading(), _search(filters), ids, full=full) if is_first else 0
     return {
         "filters": filters,
         "rows": rows,
@@ -163,7 +164,7 @@ def _counted(found: search.Search, rows: Rows, filters: params.Filters) -> str:
     page has all of them, and where counting would cost too much."""
     if rows.older is None and rows.newer is None:
         return ""
-    counted = runs.count(reading(), found, filters, rows)
+    counted = runs.count_matching(reading(), found, filters, rows)
     if counted is None:
         return ""
     matching, is_all = counted
@@ -219,7 +220,7 @@ def redirect_from_line() -> Response:
     line = request.args.get("text", "")[:2000]
     if number_typed := re.fullmatch(r"\s*#([0-9]{1,19})\s*", line):
         abort(redirect(f"{PATH}/{number_typed[1]}", 303))
-    pairs = read_line(line, FIELDS)
+    pairs: MultiDict[str, str] = MultiDict(read_line(line, FIELDS))
     for name in FIELDS:
         was = request.args.get(f"was.{name}", "")
         if name in CONTROLS and (said := request.args.get(name, was)) != was:

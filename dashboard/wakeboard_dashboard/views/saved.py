@@ -10,7 +10,6 @@ from wakeboard.database.audit import Actor
 from wakeboard.queue import Answer, saved_views
 from wakeboard.reporting.filters.runs import FIELDS
 from wakeboard_dashboard.pages.bulk_confirmation import YES
-from wakeboard_dashboard.pages.filtertext import write_line
 from wakeboard_dashboard.pages.live import Context
 from wakeboard_dashboard.pages.verbs import add_verb, read_body
 from wakeboard_dashboard.queries import runs
@@ -46,11 +45,11 @@ def _ask() -> Context:
     filters = read(request.values.get("query", ""))
     if not filters:
         abort(400, "A view is a filter under a name: filter the list of runs first.")
-    return {"query": filters.query, "line": write_line(filters), "longest": saved_views.LONGEST_NAME}
+    return {"query": filters.query, "line": filters.line, "longest": saved_views.LONGEST_NAME}
 
 
 def _view(view_id: int) -> RowMapping:
-    view = runs.saved_view(reading(), view_id)
+    view = runs.find_saved_view(reading(), view_id)
     if view is None:
         abort(404, "There is no such view; it may have been removed.")
     return view

@@ -136,7 +136,7 @@ def _removal_question(name: str) -> str:
     """Return the question before a removal, which says what becomes of the runs that wait."""
     definition = require_definition(reading(), name)
     behind = definitions.describe_removal(
-        definition["job_type"], schedules.waiting(reading(), definition["id"])
+        definition["job_type"], schedules.count_waiting(reading(), definition["id"])
     )
     question = f"Remove schedule {name}? It fires no more; its runs and their history stay. {behind}"
     return question.rstrip()

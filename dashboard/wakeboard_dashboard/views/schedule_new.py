@@ -63,7 +63,7 @@ def _unknown_type(texts: Mapping[str, str], errors: Mapping[str, str]) -> dict[s
     name = texts.get("job_type", "").strip()
     if "job_type" in errors or texts.get("new_type") in ("1", "True") or is_there(reading(), "type", name):
         return {}
-    hint = suggest_names(name, runs.type_names(reading()))
+    hint = suggest_names(name, runs.list_type_names(reading()))
     mend = "If one will, check “No worker has it yet” (new_type)."
     return {"job_type": f"{missing('type', name)}{hint} {mend}"}
 
@@ -98,7 +98,7 @@ def _form_page(
         is_preview=is_preview,
         fires=words.preview(typed["schedule"].strip() or None, typed["timezone"].strip(), as_of()),
         words=words,
-        types=runs.type_names(reading()),
+        types=runs.list_type_names(reading()),
         reason=texts.get("reason", "")[:500],
         hides=False,
         back=local_path(request.values.get("next")) or PATH,

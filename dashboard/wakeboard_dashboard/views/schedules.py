@@ -56,18 +56,18 @@ class Strip(NamedTuple):
 def find_schedules() -> Context:
     """Return the definitions of the page with their latest runs and missed fires."""
     filters = params.from_request(FIELDS)
-    rows = schedules.page(reading(), filters)
+    rows = schedules.list_schedules(reading(), filters)
     zones = {row["id"]: row["timezone"] for row in rows.items}
-    latest = schedules.latest_runs(reading(), list(zones))
+    latest = schedules.read_latest_runs(reading(), list(zones))
     return {
         "filters": filters,
         "rows": rows,
         "strips": {each: _strip(runs, zones[each], g.zone) for each, runs in latest.items()},
-        "missed": schedules.missed_lately(reading()),
+        "missed": schedules.count_missed(reading()),
         "pauses": pauses(rows.items),
         "meanings": MEANINGS,
         "states": schedules.STATES,
-        "types": schedules.type_names(reading()),
+        "types": schedules.list_type_names(reading()),
         "words": words,
     }
 
@@ -81,7 +81,7 @@ def _strip(runs: Sequence[LatestRun], timezone: str, zone: tzinfo) -> Strip:
 def pauses(definitions: Sequence[RowMapping]) -> dict[str, RowMapping]:
     """Return by name who paused those that are paused, when and why, as far as the audit log knows."""
     names = [row["name"] for row in definitions if not row["enabled"]]
-    actions = audit.last_actions(reading(), "schedule", names, ["schedule.pause"])
+    actions = audit.find_last_actions(reading(), "schedule", names, ["schedule.pause"])
     return {name: row for (name, _), row in actions.items()}
 
 
@@ -112,7 +112,7 @@ def schedules_twin(context: Context) -> Json:
 def _require_schedule(name: str) -> RowMapping:
     """Return the definition; the parts of its page, each with a query of its own, share one look at it."""
     if "definition" not in g:
-        g.definition = schedules.one(reading(), name)
+        g.definition = schedules.find_schedule(reading(), name)
     definition: RowMapping | None = g.definition
     if definition is None:
         if schedules.was_removed(reading(), name):
@@ -162,11 +162,11 @@ def find_fires(name: str) -> Context:
 def find_history(name: str) -> Context:
     """Return the latest runs of one definition and the fires it missed."""
     definition = _require_schedule(name)
-    latest = schedules.latest_runs(reading(), [definition["id"]]).get(definition["id"], ())
+    latest = schedules.read_latest_runs(reading(), [definition["id"]]).get(definition["id"], ())
     return {
         "definition": definition,
-        "runs": schedules.runs_of(reading(), definition["id"]),
-        "missed": schedules.missed_of(reading(), definition["id"]),
+        "runs": schedules.list_runs(reading(), definition["id"]),
+        "missed": schedules.list_missed(reading(), definition["id"]),
         "most_missed": schedules.CAP,
         "odd": find_oddities(latest, definition["timezone"]),
         "words": words,
@@ -177,7 +177,7 @@ def find_missed(name: str) -> Context:
     """Return a page of the fires that one definition missed."""
     definition = _require_schedule(name)
     filters = params.from_request()
-    rows = schedules.missed_page(reading(), definition["id"], filters)
+    rows = schedules.list_missed_page(reading(), definition["id"], filters)
     return {"definition": definition, "filters": filters, "rows": rows, "words": words}
 
 
@@ -186,7 +186,7 @@ def find_audit(name: str) -> Context:
     definition = _require_schedule(name)
     return {
         "definition": definition,
-        "rows": audit.of_one(reading(), "schedule", name),
+        "rows": audit.list_entries_of(reading(), "schedule", name),
         "describe_changes": describe_changes,
         "describe_all_changes": describe_all_changes,
         "action_label": action_label,
@@ -223,12 +223,14 @@ def schedule_twin(context: Context) -> Json:
             }
             for row in history["runs"]
         ],
-        "audit": [redact_row(row) for row in audit.of_one(reading(), "schedule", definition["name"])],
+        "audit": [
+            redact_row(row) for row in audit.list_entries_of(reading(), "schedule", definition["name"])
+        ],
     }
 
 
 def _run_question(name: str) -> str:
-    definition = schedules.one(reading(), name)
+    definition = schedules.find_schedule(reading(), name)
     question = f"Enqueue one run of {name} now? Its schedule goes on as before."
     reason = words.standstill_reason(definition) if definition else ""
     return f"{question} But {reason}: the run waits." if reason else question

@@ -21,7 +21,7 @@ from wakeboard.database.db import DatabaseError
 from wakeboard.database.vacuum_blockers import VacuumBlocker
 from wakeboard.reporting import heartbeats
 from wakeboard_dashboard.pages.live import Context, Json, add_page
-from wakeboard_dashboard.queries import system, workers
+from wakeboard_dashboard.queries import leases, system, workers
 from wakeboard_dashboard.text import formats
 from wakeboard_dashboard.web.connection import as_of, database, open_snapshot, reading
 from wakeboard_dashboard.web.replica import SHOWN_SECONDS
@@ -29,6 +29,8 @@ from wakeboard_dashboard.web.request_metrics import PageMetrics, request_metrics
 
 blueprint = Blueprint("system", __name__)
 
+# Counting late answers stops there.
+MOST_REFUSED = 10_000
 LONG_LAG_SECONDS = 60
 FEW_CONNECTIONS_LEFT = 0.8
 MANY_DEAD_ROWS = 100_000
@@ -65,7 +67,7 @@ def find_settings() -> Context:
         "settings": _settings(),
         "versions": {
             "wakeboard": __version__,
-            "workers": workers.versions(reading()),
+            "workers": workers.list_versions(reading()),
             "python": platform.python_version(),
             "schema_needed": migrations.head_revision(),
         },
@@ -89,7 +91,7 @@ def loop_error(error: str | None) -> str | None:
 
 def find_server() -> Context:
     """Return how the database stands, and sentences on what should be looked at."""
-    server = dict(system.server(reading()))
+    server = dict(system.read_server(reading()))
     folder, unrebuilt = server.pop("data_folder"), server.pop("unrebuilt")
     server["is_embedded"] = folder is not None and Path(folder).is_relative_to(_own_settings().data_dir)
     server["address"] = _address() if _may_act() else None
@@ -99,10 +101,10 @@ def find_server() -> Context:
         "oldest_transaction": _oldest(blockers),
         "holders": blockers,
         "sight": vacuum_blockers.read_visibility(reading())._asdict(),
-        "replicas": system.replicas(reading()),
+        "replicas": system.list_replicas(reading()),
         "pages_replica": pages_replica() if database().pages is not database().primary else None,
-        "installation": system.installation(reading()),
-        "refused_answers_24h": system.refused_answers(reading()),
+        "installation": system.read_installation(reading()),
+        "refused_answers_24h": leases.count_refused(reading(), MOST_REFUSED),
         "unrebuilt": unrebuilt,
     }
     return context | {"warnings": list(warnings(context))}
@@ -112,7 +114,7 @@ def pages_replica() -> Context:
     """Return how the replica stands that pages are read from; ``error`` says why it does not answer."""
     try:
         with open_snapshot(database().pages) as connection:
-            row = dict(system.follower(connection))
+            row = dict(system.read_replica(connection))
             row["behind_seconds"] = database().follower.look(connection, database().primary)
             return row | {"error": None}
     except (exc.SQLAlchemyError, psycopg.Error, DatabaseError) as failure:
@@ -169,10 +171,10 @@ def _page_item(page: PageMetrics) -> Json:
 
 def find_sizes() -> Context:
     """Return tables and indexes with their sizes."""
-    tables = system.tables(reading())
+    tables = system.list_tables(reading())
     return {
         "tables": tables,
-        "indexes": system.indexes(reading()),
+        "indexes": system.list_indexes(reading()),
         "late_tables": [row["name"] for row in tables if _waits_for_vacuum(row)],
     }
 

@@ -82,19 +82,20 @@ class TypeRow:
 def find_types() -> Context:
     """Return the types of the page and what is counted about them."""
     filters = params.from_request(FIELDS)
-    rows = query.page(reading(), filters)
-    numbers = query.numbers(reading(), query.paces(reading(), as_of(), [row["name"] for row in rows.items]))
+    rows = query.list_types(reading(), filters)
+    paces = query.read_paces(reading(), as_of(), [row["name"] for row in rows.items])
+    numbers = query.read_numbers(reading(), paces)
     return {
         "filters": filters,
         "rows": rows,
         "lines": [_line(row, numbers) for row in rows.items],
-        "unregistered": query.unregistered(reading()),
+        "unregistered": query.list_unregistered(reading()),
         "why_unregistered": why_unregistered,
         "states": query.STATES,
         "capped": capped,
         "retries": retries,
         # Asked by the page alone, not by its fragments.
-        "is_any_held": lambda: query.any_held(reading()),
+        "is_any_held": lambda: query.has_paused_together(reading()),
     }
 
 
@@ -215,11 +216,11 @@ def _days(text: str) -> int | None:
 
 
 def _ask_keep(name: str) -> Context:
-    return {"type": query.one(reading(), name), "largest": moves.MOST_DAYS}
+    return {"type": query.find_type(reading(), name), "largest": moves.MOST_DAYS}
 
 
 def _ask_limit(name: str) -> Context:
-    return {"type": query.one(reading(), name), "largest": moves.LARGEST_LIMIT}
+    return {"type": query.find_type(reading(), name), "largest": moves.LARGEST_LIMIT}
 
 
 add_verb(
@@ -230,7 +231,7 @@ add_verb(
     question=lambda name: format_question("type.pause", name),
     back=lambda name: PATH,
     template="types/_pause.html",
-    context=lambda name: {"type": query.one(reading(), name), "ends": ends.ENDS},
+    context=lambda name: {"type": query.find_type(reading(), name), "ends": ends.ENDS},
     keeps_form=True,
     fields=ends.FIELDS,
     scope=Scope.TYPE,
@@ -277,7 +278,7 @@ add_verb(
     question=lambda: "Pause all types? No worker starts a run until they are resumed; what runs goes on.",
     back=lambda: PATH,
     template="types/_pause_all.html",
-    context=lambda: {"standing": query.standing(reading()), "ends": ends.ENDS, "is_pause": True},
+    context=lambda: {"standing": query.read_pauses(reading()), "ends": ends.ENDS, "is_pause": True},
     keeps_form=True,
     fields=ends.FIELDS,
     former_path="/everything/hold",
@@ -290,6 +291,6 @@ add_verb(
     question=lambda: "Resume all types that were paused together? Workers start their runs again.",
     back=lambda: PATH,
     template="types/_pause_all.html",
-    context=lambda: {"standing": query.standing(reading()), "is_pause": False},
+    context=lambda: {"standing": query.read_pauses(reading()), "is_pause": False},
     former_path="/everything/let-go",
 )

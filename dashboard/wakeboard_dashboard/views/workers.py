@@ -53,15 +53,15 @@ ASKED = ("worker.drain", "worker.stop")
 def find_workers() -> Context:
     """Return the workers of the page."""
     filters = params.from_request(FIELDS)
-    rows = workers.page(reading(), filters)
+    rows = workers.list_workers(reading(), filters)
     ids = [row["id"] for row in rows.items]
     return {
         "filters": filters,
         "rows": rows,
-        "running": workers.running(reading(), ids),
-        "asked": audit.last_actions(reading(), "worker", ids, ASKED),
+        "running": workers.read_running(reading(), ids),
+        "asked": audit.find_last_actions(reading(), "worker", ids, ASKED),
         "parts": parts(rows.items),
-        "versions": workers.versions(reading()),
+        "versions": workers.list_versions(reading()),
         "states": workers.STATES,
         "colours": COLOURS,
         "why_not": why_not,

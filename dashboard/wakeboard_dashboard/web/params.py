@@ -30,7 +30,7 @@ from wakeboard.reporting.filters.values import (
     text,
     whole,
 )
-from wakeboard_dashboard.queries.filters import LARGEST_EXPORT, LARGEST_PAGE, PAGE_SIZE, Filters
+from wakeboard_dashboard.queries.query_string import LARGEST_EXPORT, LARGEST_PAGE, PAGE_SIZE, Filters
 
 __all__ = [
     "ID",

@@ -1,7 +1,4 @@
-"""What is kept of error groups: where and when they were seen, how they stand, who muted them. Reads only.
-
-The list of failures is ``errors``; here are the rows of ``error_groups``, and one group with all about it.
-"""
+"""Reads rows of error_groups, and the numbers of the page of one group. ``errors`` lists failures."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ from wakeboard.core.errors.error_groups import QUIET_DAYS
 from wakeboard.core.states import Status
 from wakeboard.database.tables import audit_log, error_groups, job_attempts, job_runs, workers
 
-# For this long after its first failure a group is new, and after a return it is back.
+# A group is new for so long after its first failure, and back for so long after its return.
 FRESH = timedelta(hours=24)
 QUIET = timedelta(days=QUIET_DAYS)
 STATES = ("new", "back", "ongoing", "quiet")
@@ -26,9 +23,9 @@ MOST_WORKERS = 20
 # Counting by schedule reads a run of each failure as well.
 SCHEDULES_CAP = 200
 MOST_SCHEDULES = 5
-MOST_KIN = 20
+MOST_SAME = 20
 MOST_MUTED = 100
-MOST_ACTS = 10
+MOST_MUTES = 10
 
 groups = error_groups.c
 attempts = job_attempts.c
@@ -56,7 +53,7 @@ class ErrorGroupRow:
     muted_reason: str | None
 
     @property
-    def same(self) -> Sameness:
+    def failure_key(self) -> FailureKey:
         """What it has in common with the same failure of other types."""
         return self.error_code, self.template, self.frame
 
@@ -77,19 +74,19 @@ _COLUMNS = [groups[name] for name in ErrorGroupRow.__dataclass_fields__]
 _BY_NUMBER = select(*_COLUMNS).where(groups.id == any_(bindparam("numbers", type_=ARRAY(BigInteger))))
 
 
-# What makes groups of several types the same failure: code, message and place.
-Sameness = tuple[str, str, str | None]
+# Code, message and place: groups of several types that share them are the same failure.
+FailureKey = tuple[str, str, str | None]
 
 
-def by_number(connection: Connection, numbers: Collection[int]) -> dict[int, ErrorGroupRow]:
-    """Return the groups with these numbers that are still kept."""
+def read_groups(connection: Connection, numbers: Collection[int]) -> dict[int, ErrorGroupRow]:
+    """Return the rows of these groups by number; retention may have removed some."""
     if not numbers:
         return {}
-    found = connection.execute(_BY_NUMBER, {"numbers": sorted(numbers)}).all()
-    return {row.id: ErrorGroupRow(*row) for row in found}
+    rows = connection.execute(_BY_NUMBER, {"numbers": sorted(numbers)})
+    return {row.id: ErrorGroupRow(*row) for row in rows}
 
 
-_UNSEEN_BEFORE = text(f"""
+_NEW_GROUPS = text(f"""
 SELECT of.number, {", ".join(f"g.{name}" for name in ErrorGroupRow.__dataclass_fields__)}
 FROM unnest(CAST(:numbers AS bigint[])) AS of (number)
 LEFT JOIN wakeboard.error_groups AS g ON g.id = of.number
@@ -97,16 +94,16 @@ WHERE g.id IS NULL OR g.first_seen_at >= :since OR of.number = ANY (CAST(:shown 
 """)
 
 
-def unseen_before(
+def read_new_groups(
     connection: Connection, numbers: Collection[int], since: datetime, shown: Collection[int]
 ) -> dict[int, ErrorGroupRow | None]:
-    """Return those of the groups that were not seen before ``since``, and those of ``shown`` anyway.
+    """Return the rows of the groups first seen at or after ``since``, and of all groups in ``shown``.
 
-    None stands for a group that is not kept. Of hundreds of groups few are new: the others are not read.
+    None stands for a group without a row. Of hundreds of groups few are new: the others are not read.
     """
     values = {"numbers": list(numbers), "since": since, "shown": list(shown)}
-    found = connection.execute(_UNSEEN_BEFORE, values).all() if numbers else []
-    return {number: None if row[0] is None else ErrorGroupRow(*row) for number, *row in found}
+    rows = connection.execute(_NEW_GROUPS, values).all() if numbers else []
+    return {number: None if row[0] is None else ErrorGroupRow(*row) for number, *row in rows}
 
 
 _MUTED = (
@@ -117,32 +114,32 @@ _MUTED = (
 )
 
 
-def muted(connection: Connection) -> list[ErrorGroupRow]:
-    """Return the groups that are muted now, those whose mute ends first in front, at most MOST_MUTED."""
+def list_muted(connection: Connection) -> list[ErrorGroupRow]:
+    """Return the groups that are muted now, in the order in which their mutes end, at most MOST_MUTED."""
     return [ErrorGroupRow(*row) for row in connection.execute(_MUTED)]
 
 
-_TYPES_OF_THE_SAME = text("""
+_TYPES_BY_FAILURE = text("""
 SELECT error_code, template, frame, array_agg(job_type) FROM wakeboard.error_groups
 WHERE id = ANY (CAST(:numbers AS bigint[])) GROUP BY error_code, template, frame
 """)
 
 
-def types_of_the_same(connection: Connection, numbers: str | None) -> dict[Sameness, list[str]]:
-    """Return the types of the groups ``numbers`` (as PostgreSQL writes an array) by what failed, in order."""
+def list_types_by_failure(connection: Connection, numbers: str | None) -> dict[FailureKey, list[str]]:
+    """Return the sorted types of the groups ``numbers``, the text of a PostgreSQL array, by failure."""
     if numbers is None:
         return {}
-    found = connection.execute(_TYPES_OF_THE_SAME, {"numbers": numbers})
-    return {(code, template, frame): sorted(types) for code, template, frame, types in found}
+    rows = connection.execute(_TYPES_BY_FAILURE, {"numbers": numbers})
+    return {(code, template, frame): sorted(types) for code, template, frame, types in rows}
 
 
-def one(connection: Connection, number: int) -> ErrorGroupRow | None:
+def find_group(connection: Connection, number: int) -> ErrorGroupRow | None:
     """Return the group with this number, None when there is none."""
-    return by_number(connection, [number]).get(number)
+    return read_groups(connection, [number]).get(number)
 
 
-def kin(connection: Connection, group: ErrorGroupRow) -> list[ErrorGroupRow]:
-    """Return the same failure of other types (code, message and place are equal), last seen first."""
+def list_same_failures(connection: Connection, group: ErrorGroupRow) -> list[ErrorGroupRow]:
+    """Return the groups of other types with the same code, message and place, last seen first."""
     statement = (
         select(*_COLUMNS)
         .where(
@@ -152,34 +149,34 @@ def kin(connection: Connection, group: ErrorGroupRow) -> list[ErrorGroupRow]:
             groups.id != group.id,
         )
         .order_by(groups.last_seen_at.desc(), groups.id)
-        .limit(MOST_KIN)
+        .limit(MOST_SAME)
     )
     return [ErrorGroupRow(*row) for row in connection.execute(statement)]
 
 
 # One branch per group and state: an index scan that stops at its cap, whatever the planner guesses.
-_STANDING = text(f"""
+_RUNS_BY_STATUS = text(f"""
 SELECT each.status, counted.runs
 FROM unnest(CAST(:statuses AS text[])) AS each (status)
 CROSS JOIN LATERAL (
     SELECT count(*) AS runs FROM (
         SELECT FROM wakeboard.job_runs AS r
         WHERE r.error_group = :number AND r.status = each.status LIMIT {RUNS_CAP}
-    ) AS kept
+    ) AS capped
 ) AS counted
 """)
 
 
-def standing(
+def count_runs(
     connection: Connection, number: int, states: Collection[Status] = tuple(Status)
 ) -> dict[str, int]:
-    """Return how many runs whose last failure was of this group are in each state, each at most RUNS_CAP."""
+    """Return by state how many runs failed last with this group, at most RUNS_CAP each."""
     values = {"number": number, "statuses": [status.value for status in states]}
-    return {row.status: row.runs for row in connection.execute(_STANDING, values)}
+    return {row.status: row.runs for row in connection.execute(_RUNS_BY_STATUS, values)}
 
 
 _TREND = text(f"""
-SELECT greatest(1, width_bucket(finished_at, CAST(:begun AS timestamptz[]))) AS step, count(*) AS failures
+SELECT greatest(1, width_bucket(finished_at, CAST(:starts AS timestamptz[]))) AS step, count(*) AS failures
 FROM (
     SELECT finished_at FROM wakeboard.job_attempts
     WHERE error_group = :number AND finished_at >= :since AND finished_at < :until
@@ -188,20 +185,22 @@ FROM (
 """)
 
 
-def trend(
-    connection: Connection, number: int, since: datetime, until: datetime, begun: Sequence[datetime]
+def count_steps(
+    connection: Connection, number: int, since: datetime, until: datetime, starts: Sequence[datetime]
 ) -> list[int]:
-    """Return the failures of a group in each of the steps that ``begun``, of the newest CAP."""
-    values = {"number": number, "since": since, "until": until, "begun": begun}
+    """Return how many of a group's newest CAP failures are in each step; these begin at ``starts``."""
+    values = {"number": number, "since": since, "until": until, "starts": starts}
     counted = {row.step: row.failures for row in connection.execute(_TREND, values)}
-    return [counted.get(place, 0) for place in range(1, len(begun) + 1)]
+    return [counted.get(place, 0) for place in range(1, len(starts) + 1)]
 
 
-def by_worker(connection: Connection, number: int, since: datetime, until: datetime) -> list[RowMapping]:
+def count_by_worker(
+    connection: Connection, number: int, since: datetime, until: datetime
+) -> list[RowMapping]:
     """Return worker_id, name, failures, last_at of the workers on which a group failed, most failures first.
 
-    Of its newest WORKERS_CAP failures in the window; at most MOST_WORKERS. Each row has how many failures
-    (``counted``) and workers (``among``) there were in all.
+    Counts its newest WORKERS_CAP failures in the window. Returns at most MOST_WORKERS rows; each has the
+    number of all failures (``counted``) and of all workers (``among``).
     """
     newest = (
         select(attempts.worker_id, attempts.finished_at)
@@ -228,7 +227,7 @@ def by_worker(connection: Connection, number: int, since: datetime, until: datet
         .outerjoin(workers, workers.c.id == counted.c.worker_id)
         .order_by(counted.c.failures.desc(), counted.c.worker_id)
     )
-    return list(connection.execute(statement).mappings().all())
+    return list(connection.execute(statement).mappings())
 
 
 _BY_SCHEDULE = text(f"""
@@ -246,20 +245,22 @@ ORDER BY r.definition_id IS NULL, runs DESC, d.name, r.definition_id LIMIT {MOST
 """)
 
 
-def by_schedule(connection: Connection, number: int, since: datetime, until: datetime) -> list[RowMapping]:
-    """Return definition_id, name and runs of the schedules whose runs failed so, those with most runs first.
+def count_by_schedule(
+    connection: Connection, number: int, since: datetime, until: datetime
+) -> list[RowMapping]:
+    """Return definition_id, name and runs of the schedules whose runs failed with a group, most runs first.
 
-    Of its newest SCHEDULES_CAP failures in the window; at most MOST_SCHEDULES. The last may be the runs of
-    none (both None); name is None of a removed one. Each row has how many failures (``counted``) and rows
-    (``among``) there were in all. Empty where no failure is of a schedule.
+    Counts its newest SCHEDULES_CAP failures in the window. Returns at most MOST_SCHEDULES rows; each has the
+    number of all failures (``counted``) and of all rows (``among``). Of runs without a schedule both are
+    None, of a removed schedule the name. Empty where no failure is of a schedule.
     """
     values = {"number": number, "since": since, "until": until}
-    found = list(connection.execute(_BY_SCHEDULE, values).mappings().all())
-    return found if any(row["definition_id"] for row in found) else []
+    rows = list(connection.execute(_BY_SCHEDULE, values).mappings())
+    return rows if any(row["definition_id"] for row in rows) else []
 
 
-def last_failure(connection: Connection, number: int) -> RowMapping | None:
-    """Return run_id, finished_at and worker_id of a group's newest failure that is still kept."""
+def find_last_failure(connection: Connection, number: int) -> RowMapping | None:
+    """Return run_id, finished_at and worker_id of a group's newest failure, None when there is none."""
     statement = (
         select(attempts.run_id, attempts.finished_at, attempts.worker_id)
         .where(attempts.error_group == number)
@@ -269,19 +270,20 @@ def last_failure(connection: Connection, number: int) -> RowMapping | None:
     return connection.execute(statement).mappings().one_or_none()
 
 
-def is_kept(connection: Connection, run_id: int | None) -> bool:
+def has_run(connection: Connection, run_id: int | None) -> bool:
     """Return whether that run is still there."""
-    found = connection.execute(select(runs.id).where(runs.id == run_id)).first() if run_id else None
-    return found is not None
+    if run_id is None:
+        return False
+    return connection.execute(select(runs.id).where(runs.id == run_id)).first() is not None
 
 
-def acts(connection: Connection, fingerprint: str) -> Sequence[RowMapping]:
-    """Return who muted and unmuted the group, newest first, at most MOST_ACTS."""
+def list_mutes(connection: Connection, fingerprint: str) -> Sequence[RowMapping]:
+    """Return the audit rows of who muted and unmuted the group, newest first, at most MOST_MUTES."""
     columns = [audit_log.c[name] for name in ("id", "at", "actor", "action", "reason", "result")]
     statement = (
         select(*columns, audit_log.c.after)
         .where(audit_log.c.target_type == "error", audit_log.c.target_id == fingerprint)
         .order_by(audit_log.c.id.desc())
-        .limit(MOST_ACTS)
+        .limit(MOST_MUTES)
     )
     return connection.execute(statement).mappings().all()
