@@ -10,8 +10,8 @@ import pytest
 from flask.testing import FlaskClient
 
 from tests.conftest import Connection
-from tests.dashboard.conftest import AsRole, items_of, one_line
-from tests.dashboard.test_activity_report import HOSTILE, a_full_night, failure, html, night
+from tests.dashboard.conftest import AsRole, a_failure, items_of, one_line
+from tests.dashboard.test_activity_report import HOSTILE, a_full_night, html, night
 from tests.dashboard.test_alerts import JSON, told
 from tests.support.factories import a_run, age, from_now, insert, rows
 from tests.support.receivers import Mailbox, Receiver, mailbox, receiver
@@ -81,7 +81,7 @@ def test_only_the_worst_few_are_named_and_hostile_names_are_short_lines(
 ) -> None:
     for number in range(MAX_LINES + 3):
         run = a_run(connection, "dead", attempts=0)
-        failure(connection, "5 minutes", run, error_code=f"code_{number}", job_type=HOSTILE[:20])
+        a_failure(connection, "5 minutes", run, error_code=f"code_{number}", job_type=HOSTILE[:20])
     body = night(client)
     found = summed(connection, body)
     failed = next(section for section in found.sections if section.name == "failed")

@@ -59,7 +59,7 @@ def set_on_role(superuser: Connection, database: str) -> Setting:
 
     def setting(values: Mapping[str, str]) -> None:
         for key, value in values.items():
-            if superuser.info.server_version < db.SINCE.get(key, 0):
+            if superuser.info.server_version < db.ADDED_IN.get(key, 0):
                 continue
             superuser.execute(
                 sql.SQL("ALTER ROLE wakeboard IN DATABASE {} SET {} = {}").format(
@@ -106,7 +106,7 @@ def test_sessions_have_the_settings_that_they_rely_on(database: str, set_on_role
     with db.connect(database, name="wakeboard test") as connection:
         version = connection.info.server_version
         for name, value in db.SESSION.items():
-            if version >= db.SINCE.get(name, 0):
+            if version >= db.ADDED_IN.get(name, 0):
                 (found,) = connection.execute(f"SHOW {name}".encode()).fetchone() or ("",)
                 assert found.split(",")[0].lower() == value.lower(), name
 
@@ -135,7 +135,7 @@ def test_the_schema_is_made_whatever_is_set_on_the_role(server: Server, empty_da
     name = str(psycopg.conninfo.conninfo_to_dict(empty_database)["dbname"])
     with db.connect(server.url(name, admin=True), name="wakeboard test") as superuser:
         for key in ("idle_session_timeout", "idle_in_transaction_session_timeout", "transaction_timeout"):
-            if superuser.info.server_version >= db.SINCE.get(key, 0):
+            if superuser.info.server_version >= db.ADDED_IN.get(key, 0):
                 superuser.execute(f"ALTER DATABASE {name} SET {key} = '100ms'".encode())
     made = run_wakeboard("db", "upgrade", database=empty_database)
     assert made.returncode == 0, made.stderr

@@ -19,7 +19,7 @@ from tests.support.dashboard_apps import an_app
 from tests.support.html_validity import faults
 from wakeboard.accounts import sessions, users
 from wakeboard.core.states import Role
-from wakeboard.demo import past, shop
+from wakeboard.demo import history, shop
 from wakeboard_dashboard.web.connection import Database
 
 LIVE = re.compile(r"<(\w+) [^>]*\bdata-live\b[^>]*>")
@@ -66,8 +66,8 @@ WHOLE = (
 @pytest.fixture(scope="module")
 def pages(shared_database: str, shared: Connection) -> Iterator[tuple[Flask, list[str]]]:
     """The dashboard over a week's past and rows of every kind, and the addresses of its pages."""
-    shop.create(shared)
-    past.write(shared)
+    shop.create_tables(shared)
+    history.write_history(shared)
     filling = furnish(shared)
     app = an_app(database_url=shared_database)
     rules = [rule.rule for rule in app.url_map.iter_rules() if "GET" in (rule.methods or ())]

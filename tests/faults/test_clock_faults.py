@@ -60,14 +60,14 @@ def clock() -> Iterator[WallClock]:
 @pytest.fixture(scope="module")
 def database_with_clock(clock: WallClock) -> Iterator[str]:
     """A database on a server whose wall clock is ``clock``."""
-    options = ClusterOwner.options
+    options = ClusterOwner.subprocess_options
 
     def with_clock(self: ClusterOwner) -> dict[str, Any]:
         given = options(self)
         return given | {"env": given["env"] | dict(clock.environment)}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ClusterOwner, "options", with_clock)
+        patch.setattr(ClusterOwner, "subprocess_options", with_clock)
         with own_server() as server:
             yield server.url(server.create())
 

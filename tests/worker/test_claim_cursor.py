@@ -41,9 +41,9 @@ def test_after_a_full_claim_the_next_begins_behind_the_last_run_taken_of_each_ty
     assert after(cursor, ["mail", "report"]) == [FIRST_ROW]
     cursor.advance([row(7), row(9), row(8), row(5, MORNING, "report", 0)], 4)
     behind, whole = after(cursor, ["mail", "report"])
-    assert (behind.moments[NORMAL], behind.ids[NORMAL]) == (NOON, 9)
-    assert (behind.moments[PRIORITIES], behind.ids[PRIORITIES]) == (MORNING, 5)
-    assert sum(moment == "-infinity" for moment in behind.moments) == 2 * PRIORITIES - 2
+    assert (behind.run_ats[NORMAL], behind.ids[NORMAL]) == (NOON, 9)
+    assert (behind.run_ats[PRIORITIES], behind.ids[PRIORITIES]) == (MORNING, 5)
+    assert sum(moment == "-infinity" for moment in behind.run_ats) == 2 * PRIORITIES - 2
     assert whole == FIRST_ROW, "when there is nothing behind, there may be something before"
 
 
