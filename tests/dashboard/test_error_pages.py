@@ -70,7 +70,7 @@ def test_an_error_page_asks_the_database_nothing(place: int, method: str) -> Non
         answer = app.handle_user_exception(WRONG[place]())  # type: ignore[arg-type]
         assert isinstance(answer, Response)
         assert answer.status_code >= 400
-        assert '<p class="sentence">' in answer.text
+        assert '<p class="sentence">' in answer.get_data(as_text=True)
         g.pop("reading")
 
 
