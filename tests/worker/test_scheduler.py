@@ -318,6 +318,7 @@ def test_a_definition_that_cannot_be_read_shows_its_error_and_hurts_no_other(
     assert found["error"] or found["next_fire_at"]
     if found["error"]:
         assert found["next_fire_at"] is None
+    connection.execute("DELETE FROM wakeboard.job_definitions WHERE id = %s", (well,))
     assert scheduler.settle(connection).due == 0, "it is not looked at again and again"
 
 

@@ -20,7 +20,7 @@ handler, after which the child is replaced. KILL ends the child with every proce
 Decided in: (a) runtime/loop/limits.py, (b) runtime/loop/slots.py, after a failover to a server that was
 behind, (c) runtime/processes/slot.py, (d) runtime/processes/control.py, (e) the kernel and
 runtime/processes/fork_server.py, (f) runtime/processes/spawn.py. What is written of a run that was stopped is
-decided in runtime/loop/deciding.py.
+decided in runtime/loop/ended_attempt.py.
 
 (1) KILL comes WAKEBOARD_KILL_SECONDS after TERM. (2) `Context.check()` raises at once; TERM comes after
 WAKEBOARD_KILL_SECONDS, KILL after as much again.
