@@ -26,8 +26,11 @@ from tests.conftest import Connection
 from tests.support import factories
 from tests.support.processes import ROOT, wait_until
 from wakeboard.core.run_spec import payload_limit
+from wakeboard.core.states import Role
 from wakeboard.database import db
+from wakeboard.database.audit import Actor
 from wakeboard.queue import EnqueueError, NewRun, enqueue, enqueue_many
+from wakeboard.queue.manual_enqueue import enqueue_by_hand
 
 TRACE = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 HOSTILE = "<script>alert('1')</script> \" ' \\ %s {} $1 ünï 🚨 \u202e"
@@ -89,6 +92,17 @@ def test_a_trace_goes_along_and_what_is_none_is_left_out(connection: Connection,
         assert found == {trace if kept is ... else kept}
     mixed = enqueue_many(connection, [NewRun("mail", traceparent=each) for each in (None, TRACE)])
     assert [factories.row(connection, run)["traceparent"] for run in mixed] == [None, TRACE]
+
+
+def test_a_run_that_a_person_enqueues_keeps_all_that_was_asked(connection: Connection) -> None:
+    factories.a_type(connection, "mail")
+    moment = datetime(2031, 3, 4, 5, 6, 7, 891011, UTC)
+    asked = NewRun("mail", {"n": 1}, moment, None, "by hand", 1, 3, None, TRACE)
+    answer = enqueue_by_hand(connection, asked, Actor("olivia", Role.OPERATOR, "web"))
+    found = factories.row(connection, int(answer.id or 0))
+    assert (found["payload"], found["run_at"], found["idempotency_key"]) == ({"n": 1}, moment, "by hand")
+    assert (found["priority"], found["max_attempts"], found["enqueued_by"]) == (1, 3, "olivia")
+    assert found["traceparent"] == TRACE
 
 
 @pytest.mark.parametrize("delay", [90, 90.0, timedelta(seconds=90)])

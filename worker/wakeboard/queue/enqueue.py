@@ -62,14 +62,11 @@ def enqueue(
     for, such as ``wakeboard.PlainEncoder`` or Django's.
     Raises EnqueueError when the run is refused, with a sentence that says why.
     """
+    run = NewRun(job_type, payload, run_at, delay, key, priority, max_attempts, enqueued_by, traceparent)
     target = unwrap(target)
     if target is None:
         with own_connection() as connection:
-            return enqueue(
-                connection, job_type, payload, run_at=run_at, delay=delay, key=key, priority=priority,
-                max_attempts=max_attempts, enqueued_by=enqueued_by, traceparent=traceparent, encoder=encoder,
-            )  # fmt: skip
-    run = NewRun(job_type, payload, run_at, delay, key, priority, max_attempts, enqueued_by, traceparent)
+            return enqueue(connection, **run._asdict(), encoder=encoder)
     values = run.columns(payload_limit(), encoder)
     execute = executor(target)
     if values[2:] == _PLAIN:

@@ -78,10 +78,7 @@ def _may_see(actor: Actor, job_type: str) -> bool:
 
 def _enqueue(connection: Connection, run: NewRun, actor: Actor) -> int:
     try:
-        return enqueue(
-            connection, run.job_type, run.payload, run_at=run.run_at, delay=run.delay, key=run.key,
-            priority=run.priority, max_attempts=run.max_attempts, enqueued_by=actor.name,
-        )  # fmt: skip
+        return enqueue(connection, **run._replace(enqueued_by=actor.name)._asdict())
     except KeyTaken as taken:
         if _may_see(actor, taken.job_type):
             raise
