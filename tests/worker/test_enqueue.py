@@ -25,7 +25,7 @@ from sqlalchemy.pool import NullPool
 from tests.conftest import Connection
 from tests.support import factories
 from tests.support.processes import ROOT, wait_until
-from wakeboard.core.run_spec import payload_limit
+from wakeboard.core.run_spec import RunColumns, payload_limit
 from wakeboard.core.states import Role
 from wakeboard.database import db
 from wakeboard.database.audit import Actor
@@ -80,6 +80,16 @@ def test_a_run_keeps_all_that_was_asked(shared: Connection) -> None:
     assert found["payload"] == {"text": HOSTILE, "n": None}
     assert found["job_type"] == found["idempotency_key"] == found["enqueued_by"] == HOSTILE
     assert (found["run_at"], found["priority"], found["max_attempts"]) == (moment, 0, 3)
+
+
+def test_a_run_without_options_takes_the_short_way(shared: Connection) -> None:
+    """Its statement has two values. A field whose default differs from that of the table would end that."""
+    assert NewRun("mail").columns(payload_limit())[2:] == RunColumns("mail", "{}")[2:]
+    run = enqueue(shared, "mail")
+    defaults = RunColumns("mail", "{}")._asdict()
+    found = factories.row(shared, run)
+    columns = [name for name in RunColumns._fields[2:] if name not in ("run_at", "delay", "key")]
+    assert {name: found[name] for name in columns} == {name: defaults[name] for name in columns}
 
 
 @pytest.mark.parametrize("many", [0, 1, 3, 2000])

@@ -42,18 +42,21 @@ class EnqueueError(ValueError):
 
 
 class RunColumns(NamedTuple):
-    """The checked columns of a run that is to be inserted; ``payload`` is JSON text, ``delay`` in seconds."""
+    """The checked columns of a run that is to be inserted; ``payload`` is JSON text, ``delay`` in seconds.
+
+    The defaults are those of the table.
+    """
 
     job_type: str
     payload: str
-    run_at: datetime | None
-    delay: float
-    key: str | None
-    priority: int
-    max_attempts: int | None
-    enqueued_by: str | None
-    origin_run_id: int | None
-    traceparent: str | None
+    run_at: datetime | None = None
+    delay: float = 0.0
+    key: str | None = None
+    priority: int = 2
+    max_attempts: int | None = None
+    enqueued_by: str | None = None
+    origin_run_id: int | None = None
+    traceparent: str | None = None
 
 
 class NewRun(NamedTuple):

@@ -30,10 +30,10 @@ SELECT (extract(epoch FROM now()) * 1000000)::bigint, CASE
     WHEN has_sequence_privilege('wakeboard.job_runs_id_seq', 'USAGE') THEN (
         SELECT array_agg(nextval('wakeboard.job_runs_id_seq'))::text FROM generate_series(1, %s)
     ) END"""
-_COPY = """
+# In the order of ``_lines``: behind the key, the fifth field, all others in turn.
+_COPY = f"""
 COPY wakeboard.job_runs
-    (id, payload, idempotency_key, job_type, run_at, priority, max_attempts, enqueued_by, origin_run_id,
-    traceparent)
+    (id, payload, idempotency_key, job_type, run_at, {", ".join(RunColumns._fields[5:])})
 FROM STDIN"""
 
 

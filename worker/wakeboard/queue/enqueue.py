@@ -10,23 +10,39 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from wakeboard.core.run_spec import Encoder, EnqueueError, NewRun, payload_limit
+from wakeboard.core.run_spec import Encoder, EnqueueError, NewRun, RunColumns, payload_limit
 from wakeboard.database.caller_connection import executor, unwrap
 from wakeboard.queue.handler_connection import own_connection
 
 MOST_TRIES = 5
-INSERT = """
-INSERT INTO wakeboard.job_runs
-    (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, origin_run_id,
-    traceparent)
-VALUES (%s::text, %s::jsonb, coalesce(%s::timestamptz, now()) + make_interval(secs => %s::float8), %s::text,
-    %s::smallint, %s::int, %s::text, %s::bigint, %s::text)
+# The SQL type of each field of RunColumns.
+FIELD_TYPES = dict(
+    zip(
+        RunColumns._fields,
+        ("text", "jsonb", "timestamptz", "float8", "text", "smallint", "int", "text", "bigint", "text"),
+        strict=True,
+    )
+)
+PARAMETERS = {name: f"%s::{sql_type}" for name, sql_type in FIELD_TYPES.items()}
+
+
+def insert_values(fields: Mapping[str, str]) -> str:
+    """Return the SQL of the values of INSERT_INTO, from that of each field of RunColumns."""
+    due_at = f"coalesce({fields['run_at']}, now()) + make_interval(secs => {fields['delay']})"
+    return ", ".join(due_at if name == "run_at" else fields[name] for name in FIELD_TYPES if name != "delay")
+
+
+# ``delay`` has no column of its own: ``run_at`` has both.
+_COLUMNS = ", ".join(FIELD_TYPES).replace("delay, key", "idempotency_key")
+INSERT_INTO = f"INSERT INTO wakeboard.job_runs ({_COLUMNS})"
+INSERT = f"""
+{INSERT_INTO} VALUES ({insert_values(PARAMETERS)})
 ON CONFLICT (idempotency_key) WHERE idempotency_key IS NOT NULL DO NOTHING
 RETURNING id
 """
 # A run with a type and a payload alone has no key to conflict by, and takes the defaults of the table.
 INSERT_PLAIN = "INSERT INTO wakeboard.job_runs (job_type, payload) VALUES (%s::text, %s::jsonb) RETURNING id"
-_PLAIN = (None, 0.0, None, 2, None, None, None, None)
+_PLAIN = RunColumns("", "")[2:]
 BY_KEY = "SELECT id, job_type FROM wakeboard.job_runs WHERE idempotency_key = %s::text"
 
 

@@ -16,7 +16,14 @@ from psycopg.rows import tuple_row
 from wakeboard.core.run_spec import Encoder, EnqueueError, NewRun, RunColumns, check_names, payload_limit
 from wakeboard.database.caller_connection import array, executor, is_psycopg, unwrap
 from wakeboard.queue.bulk_copy import copy, may_copy, reserve
-from wakeboard.queue.enqueue import MOST_TRIES, check_key_type
+from wakeboard.queue.enqueue import (
+    FIELD_TYPES,
+    INSERT_INTO,
+    MOST_TRIES,
+    PARAMETERS,
+    check_key_type,
+    insert_values,
+)
 from wakeboard.queue.handler_connection import own_connection
 
 CHUNK = 1000
@@ -27,23 +34,18 @@ _Run = TypeVar("_Run", NewRun, RunColumns)
 _Given = TypeVar("_Given")
 _Result = TypeVar("_Result")
 
-INSERT_MANY = """
-INSERT INTO wakeboard.job_runs
-    (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, origin_run_id,
-    traceparent)
-SELECT job_type, payload::jsonb, coalesce(run_at, now()) + make_interval(secs => delay), key, priority,
-    most, who, origin, trace
-FROM unnest(%s::text[], %s::text[], %s::timestamptz[], %s::float8[], %s::text[], %s::smallint[], %s::int[],
-    %s::text[], %s::bigint[], %s::text[]) WITH ORDINALITY
-    AS row (job_type, payload, run_at, delay, key, priority, most, who, origin, trace, place)"""
+_ARRAYS = ", ".join(f"%s::{sql_type}[]" for sql_type in FIELD_TYPES.values()).replace("jsonb", "text")
+_GIVEN = {name: f"given.{name}" for name in FIELD_TYPES} | {"payload": "given.payload::jsonb"}
+INSERT_MANY = f"""
+{INSERT_INTO}
+SELECT {insert_values(_GIVEN)}
+FROM unnest({_ARRAYS}) WITH ORDINALITY AS given ({", ".join(FIELD_TYPES)}, place)"""
 # Runs that differ in their payloads and keys alone: all other values are sent once.
-INSERT_ALIKE = """
-INSERT INTO wakeboard.job_runs
-    (job_type, payload, run_at, idempotency_key, priority, max_attempts, enqueued_by, origin_run_id,
-    traceparent)
-SELECT %s::text, payload::jsonb, coalesce(%s::timestamptz, now()) + make_interval(secs => %s::float8), key,
-    %s::smallint, %s::int, %s::text, %s::bigint, %s::text
-FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS row (payload, key, place)"""
+_OWN = ("payload", "key")
+INSERT_ALIKE = f"""
+{INSERT_INTO}
+SELECT {insert_values(PARAMETERS | {name: _GIVEN[name] for name in _OWN})}
+FROM unnest(%s::text[], %s::text[]) WITH ORDINALITY AS given (payload, key, place)"""
 # In the order of the arrays, which is that of the keys.
 _IN_ORDER, _RETURNING = "\nORDER BY place", "\nRETURNING id, idempotency_key"
 INSERT_ALL = _IN_ORDER + _RETURNING
@@ -247,11 +249,10 @@ def _choose_statement(
     rows: Sequence[RunColumns],
 ) -> tuple[str, Callable[[Sequence[RunColumns]], Sequence[object]]]:
     """Return the statement that inserts any of ``rows``, and the function that makes its values of some."""
-    columns = RunColumns._fields
     shared = [
         set(values)
-        for name, values in zip(columns, zip(*rows, strict=True), strict=True)
-        if name not in ("payload", "key")
+        for name, values in zip(RunColumns._fields, zip(*rows, strict=True), strict=True)
+        if name not in _OWN
     ]
     if any(len(values) > 1 for values in shared):
         return INSERT_MANY, lambda chunk: list(map(list, zip(*chunk, strict=True)))
