@@ -14,10 +14,8 @@ from sqlalchemy import (
     Connection,
     RowMapping,
     Text,
-    any_,
     bindparam,
     func,
-    literal,
     or_,
     select,
     text,
@@ -37,7 +35,7 @@ from wakeboard_dashboard.queries.leases import LONG_MINUTES
 from wakeboard_dashboard.queries.query_string import Filters
 from wakeboard_dashboard.queries.statements import Statement
 from wakeboard_dashboard.queries.throughput import Day, Hour, WindowBar, read_days
-from wakeboard_dashboard.queries.workers import IS_CLAIMING, IS_HEARD
+from wakeboard_dashboard.queries.workers import IS_CLAIMING, IS_HEARD, RUNS_TYPE
 
 CAP = 1000
 # Dead runs and failed attempts are counted among this many of the newest of all types.
@@ -56,7 +54,7 @@ _most_running = func.coalesce(types.max_running_operator, types.max_running)
 # The longest lease of the live workers that can run the type: it counts where the type's own is shorter.
 _workers_lease = (
     select(func.max(workers.c.lease_seconds))
-    .where(IS_HEARD, types.name == any_(workers.c.job_types))
+    .where(IS_HEARD, text(worker_states.runs_type(str(workers), str(types.name))))
     .scalar_subquery()
 )
 
@@ -167,7 +165,7 @@ _WORKERS = text(f"""
 SELECT can.job_type, count(DISTINCT w.id) AS alive,
     count(DISTINCT w.id) FILTER (WHERE {worker_states.is_claiming("w")}) AS claiming,
     count(DISTINCT w.id) FILTER (WHERE {worker_states.is_draining("w")}) AS draining
-FROM wakeboard.workers AS w CROSS JOIN unnest(w.job_types) AS can (job_type)
+FROM wakeboard.workers AS w CROSS JOIN {worker_states.types_of("w")} AS can (job_type)
 WHERE {leases.is_alive("w")} AND can.job_type = ANY (CAST(:names AS text[]))
 GROUP BY can.job_type
 """)
@@ -414,7 +412,7 @@ def list_workers(connection: Connection, name: str) -> list[RowMapping]:
             columns.stopping_at,
             IS_CLAIMING.label("is_claiming"),
         )
-        .where(IS_HEARD, literal(name) == any_(columns.job_types))
+        .where(IS_HEARD, RUNS_TYPE.bindparams(type=name))
         .order_by(columns.running.desc(), columns.id)
         .limit(MOST_SHOWN)
     )

@@ -13,9 +13,7 @@ from sqlalchemy import (
     Connection,
     Integer,
     RowMapping,
-    any_,
     bindparam,
-    literal,
     literal_column,
     or_,
     select,
@@ -50,6 +48,9 @@ IS_HEARD, IS_CLAIMING, IS_LEAVING, IS_DRAINING, _IS_RECENT = (
     )
 )
 
+# Of the type that is bound as ``type``.
+RUNS_TYPE = text(worker_states.runs_type(str(workers), ":type"))
+
 
 def list_workers(connection: Connection, filters: Filters) -> Rows:
     """Return a page of workers, silent ones first: the columns of workers and rank, an index of STATES.
@@ -65,7 +66,7 @@ def list_workers(connection: Connection, filters: Filters) -> Rows:
         named = (columns.id, columns.name, columns.hostname)
         statement = statement.where(or_(*(each.icontains(words, autoescape=True) for each in named)))
     if job_type := filters.get("type"):
-        statement = statement.where(literal(job_type) == any_(columns.job_types))
+        statement = statement.where(RUNS_TYPE.bindparams(type=job_type))
     return read_page(connection, statement, [rank, columns.id], filters, ascending=True)
 
 

@@ -104,7 +104,7 @@ LATE_SECONDS = 5
 WORKERLESS = f"""{WAITING}, workerless AS (
     SELECT job_type, due_at FROM oldest
     WHERE due_at < now() - make_interval(secs => %(waited_seconds)s) AND NOT EXISTS (
-        SELECT FROM wakeboard.workers w WHERE oldest.job_type = ANY(w.job_types) AND CASE
+        SELECT FROM wakeboard.workers w WHERE {worker_states.runs_type("w", "oldest.job_type")} AND CASE
             WHEN w.is_tick THEN {is_since("w.seen_at", SILENCE_SECONDS)}
             ELSE {worker_states.is_claiming("w", LATE_SECONDS)}
         END
@@ -114,7 +114,7 @@ SELECT job_type AS name, extract(epoch FROM now() - due_at)::float8 AS waited_se
     count(*) OVER () AS types,
     count(*) FILTER (WHERE EXISTS (
         SELECT FROM wakeboard.workers w
-        WHERE workerless.job_type = ANY(w.job_types) AND {worker_states.is_draining("w")}
+        WHERE {worker_states.runs_type("w", "workerless.job_type")} AND {worker_states.is_draining("w")}
     )) OVER () AS draining,
     count(*) FILTER (WHERE NOT EXISTS (
         SELECT FROM wakeboard.job_types t WHERE t.name = workerless.job_type

@@ -44,6 +44,21 @@ def is_claiming(worker: str, margin_seconds: int = 0) -> str:
     return f"({is_alive(worker, margin_seconds)} AND NOT {_is_stopping_or_draining(worker)})"
 
 
+def runs_type(worker: str, job_type: str) -> str:
+    """Return the SQL of whether a worker may run a type; ``job_type`` is the SQL of its name."""
+    return f"({job_type} = ANY ({worker}.job_types))"
+
+
+def runs_any_of(worker: str, job_types: str) -> str:
+    """Return the SQL of whether a worker may run any of the types of ``job_types``, a text[]."""
+    return f"({worker}.job_types && {job_types})"
+
+
+def types_of(worker: str) -> str:
+    """Return the SQL of the types that a worker may run, a row each: for a set that is read once."""
+    return f"unnest({worker}.job_types)"
+
+
 def is_leaving(worker: str) -> str:
     """Return the SQL of whether a worker is heard and takes nothing new: it drains or stops."""
     return f"({is_alive(worker)} AND {_is_stopping_or_draining(worker)})"

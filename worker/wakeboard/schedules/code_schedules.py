@@ -29,6 +29,7 @@ from wakeboard.database.db import LOCKED
 from wakeboard.database.poison_rows import is_refusal, refusal_reason
 from wakeboard.database.read import read_all
 from wakeboard.queue.definitions import Definition, DefinitionError, create, edit
+from wakeboard.reporting.worker_states import runs_type
 
 # The rules of each job type of the code, as ``handlers.registry`` has them.
 Policies = Sequence[Mapping[str, Any]]
@@ -51,7 +52,7 @@ ON CONFLICT (name) DO UPDATE SET said_in_code = excluded.said_in_code
 IS_DECLARED = f"""
 SELECT EXISTS (
     SELECT FROM wakeboard.workers AS w
-    WHERE %(name)s = ANY(w.job_types) AND w.code_schedules IS NOT NULL
+    WHERE {runs_type("w", "%(name)s")} AND w.code_schedules IS NOT NULL
         AND w.code_schedules -> %(name)s IS NOT DISTINCT FROM %(declared)s::jsonb
         AND CASE WHEN w.is_tick THEN {is_since("w.seen_at", TICK_SECONDS)}
             ELSE w.stopped_at IS NULL AND {is_since("w.seen_at", WORKER_SECONDS)} END

@@ -50,7 +50,8 @@ ORDER BY d.id
 """
 IS_SERVED = f"""
 SELECT EXISTS (
-    SELECT FROM wakeboard.workers AS w WHERE %(type)s = ANY (w.job_types) AND {worker_states.is_claiming("w")}
+    SELECT FROM wakeboard.workers AS w
+    WHERE {worker_states.runs_type("w", "%(type)s")} AND {worker_states.is_claiming("w")}
 ) AS is_served
 """
 

@@ -46,7 +46,7 @@ FROM wakeboard.job_types AS t
 CROSS JOIN LATERAL (
     SELECT count(*) AS workers, count(*) FILTER (WHERE {worker_states.is_claiming("w")}) AS claiming_workers,
         count(*) FILTER (WHERE {worker_states.is_draining("w")}) AS draining_workers
-    FROM wakeboard.workers AS w WHERE {IS_ALIVE} AND t.name = ANY(w.job_types)
+    FROM wakeboard.workers AS w WHERE {IS_ALIVE} AND {worker_states.runs_type("w", "t.name")}
 ) AS here ORDER BY t.name
 """
 

@@ -34,14 +34,14 @@ def standstill(job_type: str) -> str:
 
     Each set is read once for all rows. Ticks come and go: one counts as a worker for SILENCE_SECONDS.
     """
-    types, workers = "SELECT t.name FROM wakeboard.job_types AS t", "FROM wakeboard.workers AS w"
+    types = "SELECT t.name FROM wakeboard.job_types AS t"
+    taken = f"SELECT {worker_states.types_of('w')} FROM wakeboard.workers AS w"
     ticked = f"w.is_tick AND {is_since('w.seen_at', SILENCE_SECONDS)}"
     return f"""CASE
         WHEN {job_type} IN ({types} WHERE t.paused_at IS NOT NULL) THEN 'paused'
         WHEN {job_type} IN ({types} WHERE coalesce(t.max_running_operator, t.max_running) = 0) THEN 'limit'
-        WHEN {job_type} IN (SELECT unnest(w.job_types) {workers} WHERE {worker_states.is_claiming("w")})
-            THEN NULL
-        WHEN {job_type} IN (SELECT unnest(w.job_types) {workers} WHERE {ticked}) THEN NULL
+        WHEN {job_type} IN ({taken} WHERE {worker_states.is_claiming("w")}) THEN NULL
+        WHEN {job_type} IN ({taken} WHERE {ticked}) THEN NULL
         ELSE 'worker' END"""
 
 

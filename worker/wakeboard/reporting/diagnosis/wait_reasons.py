@@ -40,10 +40,9 @@ LEADS = {
     "ahead": "Waits in line:",
 }
 
-_CLAIMABLE = sql_list(CLAIMABLE)
-_KNOWS = "r.job_type = ANY(w.job_types)"
-_TAKES = f"{worker_states.is_claiming('w')} AND {_KNOWS}"
-_DRAINS = f"{worker_states.is_draining('w')} AND {_KNOWS}"
+_RUNS_TYPE = worker_states.runs_type("w", "r.job_type")
+_TAKES = f"{worker_states.is_claiming('w')} AND {_RUNS_TYPE}"
+_DRAINS = f"{worker_states.is_draining('w')} AND {_RUNS_TYPE}"
 _SINCE = f"date_trunc('minute', now()) - interval '{RATE_MINUTES} minutes'"
 
 # The run %(id)s; no row when it does not wait. Claimed before it is what has a better priority, then what was

@@ -42,8 +42,8 @@ OF_ROOT = f"""
 SELECT d.name FROM wakeboard.job_definitions AS d
 WHERE {IS_OF_UNKNOWN_USER} AND EXISTS (
     SELECT FROM wakeboard.workers AS w
-    WHERE w.job_types @> ARRAY['{COMMAND_TYPE}', '{command_type("root")}']
-        AND {worker_states.is_claiming("w")}
+    WHERE {worker_states.runs_type("w", f"'{COMMAND_TYPE}'")}
+        AND {worker_states.runs_type("w", f"'{command_type('root')}'")} AND {worker_states.is_claiming("w")}
 )
 ORDER BY d.name
 """
