@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import Connection
 from tests.support.factories import Claimed, a_run, a_type, claim, send, succeed
 from wakeboard.database import db
+from wakeboard.database.index_predicates import PRIORITIES
 from wakeboard.queue.engine import claims
 from wakeboard.queue.engine.claims import PRIORITIES
 from wakeboard.runtime.loop import claim_cursor

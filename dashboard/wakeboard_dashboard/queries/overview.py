@@ -36,6 +36,7 @@ from wakeboard.alerts.finding import Finding
 from wakeboard.core import leases
 from wakeboard.core.rule_types import KINDS
 from wakeboard.core.states import Status
+from wakeboard.database.index_predicates import IS_CLAIMABLE
 from wakeboard.database.tables import (
     alert_rules,
     effects,
@@ -64,18 +65,18 @@ runs = job_runs.c
 
 # The first row of each type and priority, by one hop in job_runs_claimable for each, however long the queue
 # is.
-OLDEST_DUE = """
+OLDEST_DUE = f"""
 WITH RECURSIVE first(job_type, priority, run_at, status) AS (
-    (SELECT job_type, priority, run_at, status FROM wakeboard.job_runs WHERE status IN ('queued', 'failed')
+    (SELECT job_type, priority, run_at, status FROM wakeboard.job_runs WHERE {IS_CLAIMABLE}
      ORDER BY job_type, priority, run_at LIMIT 1)
     UNION ALL
     SELECT next.* FROM first CROSS JOIN LATERAL (
         SELECT r.job_type, r.priority, r.run_at, r.status FROM wakeboard.job_runs r
-        WHERE r.status IN ('queued', 'failed') AND (r.job_type, r.priority) > (first.job_type, first.priority)
+        WHERE r.{IS_CLAIMABLE} AND (r.job_type, r.priority) > (first.job_type, first.priority)
         ORDER BY r.job_type, r.priority, r.run_at LIMIT 1
     ) next
 )
-SELECT run_at, status = 'failed' FROM first WHERE run_at <= now()
+SELECT run_at, status = '{Status.FAILED}' FROM first WHERE run_at <= now()
     AND NOT EXISTS (
         SELECT 1 FROM wakeboard.job_types t WHERE t.name = first.job_type AND t.paused_at IS NOT NULL
     )

@@ -24,7 +24,8 @@ from sqlalchemy import (
 
 from wakeboard.core import leases
 from wakeboard.core.rule_types import JOB_TYPE as ALERTS
-from wakeboard.core.states import CLAIMABLE, FAILING, FAILURES, Status, sql_list
+from wakeboard.core.states import FAILING, FAILURES, Status, sql_list
+from wakeboard.database.index_predicates import EACH_PRIORITY, IS_CLAIMABLE, TYPES_WITH_WORK
 from wakeboard.database.tables import job_definitions, job_runs, job_types, workers
 from wakeboard.queue.types import TOGETHER
 from wakeboard.reporting import worker_states
@@ -58,20 +59,10 @@ _workers_lease = (
     .scalar_subquery()
 )
 
-# Types of waiting runs, by one hop in job_runs_claimable for each, without the registered ones.
+# Types of waiting runs without the registered ones.
 _UNREGISTERED = text(f"""
-WITH RECURSIVE waiting(job_type) AS (
-    (SELECT r.job_type FROM wakeboard.job_runs AS r
-     WHERE r.status IN ({sql_list(CLAIMABLE)}) ORDER BY r.job_type LIMIT 1)
-    UNION ALL
-    SELECT (SELECT r.job_type FROM wakeboard.job_runs AS r
-            WHERE r.status IN ({sql_list(CLAIMABLE)}) AND r.job_type > w.job_type
-            ORDER BY r.job_type LIMIT 1)
-    FROM waiting AS w WHERE w.job_type IS NOT NULL
-)
-SELECT w.job_type FROM waiting AS w
-WHERE w.job_type IS NOT NULL
-    AND NOT EXISTS (SELECT 1 FROM wakeboard.job_types AS t WHERE t.name = w.job_type)
+SELECT w.job_type FROM ({TYPES_WITH_WORK}) AS w
+WHERE NOT EXISTS (SELECT 1 FROM wakeboard.job_types AS t WHERE t.name = w.job_type)
 LIMIT :most
 """)
 
@@ -102,7 +93,7 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT count(*) AS runs FROM (
         SELECT FROM wakeboard.job_runs AS r
-        WHERE r.status IN ({sql_list(CLAIMABLE)}) AND r.job_type BETWEEN w.name AND w.name
+        WHERE r.{IS_CLAIMABLE} AND r.job_type BETWEEN w.name AND w.name
         ORDER BY r.job_type, r.priority, r.run_at, r.id
         LIMIT CASE WHEN failed.runs > :cap THEN 0 ELSE failed.runs + :cap + 1 END
     ) AS waiting
@@ -110,20 +101,19 @@ CROSS JOIN LATERAL (
 CROSS JOIN LATERAL (
     SELECT count(*) FILTER (WHERE status = '{Status.QUEUED.value}') AS queued FROM (
         SELECT r.status FROM wakeboard.job_runs AS r
-        WHERE r.status IN ({sql_list(CLAIMABLE)}) AND r.job_type BETWEEN w.name AND w.name
+        WHERE r.{IS_CLAIMABLE} AND r.job_type BETWEEN w.name AND w.name
         ORDER BY r.job_type, r.priority, r.run_at, r.id
         LIMIT CASE WHEN failed.runs > :cap THEN :cap + 1 ELSE 0 END
     ) AS waiting
 ) AS first
 """)
 
-# Each priority is asked for by itself, so that runs of a better one that are not due cost nothing.
 _OLDEST = text(f"""
 SELECT w.name, min(first.run_at)
-FROM unnest(CAST(:names AS text[])) AS w (name) CROSS JOIN generate_series(0, 4) AS p (priority)
+FROM unnest(CAST(:names AS text[])) AS w (name) CROSS JOIN {EACH_PRIORITY}
 CROSS JOIN LATERAL (
     SELECT r.run_at FROM wakeboard.job_runs AS r
-    WHERE r.status IN ({sql_list(CLAIMABLE)}) AND r.job_type = w.name AND r.priority = p.priority
+    WHERE r.{IS_CLAIMABLE} AND r.job_type = w.name AND r.priority = each.priority
         AND r.run_at <= now()
     ORDER BY r.run_at LIMIT 1
 ) AS first

@@ -16,10 +16,10 @@ from psycopg.rows import class_row
 from wakeboard.alerts.finding import MOST_NAMES, Finding, short_name
 from wakeboard.core.builtin_payloads import command_user, workers_for
 from wakeboard.core.rule_types import JOB_TYPE
-from wakeboard.core.states import CLAIMABLE, FAILURES, Status, sql_list
+from wakeboard.core.states import FAILURES, Status, sql_list
 from wakeboard.core.time.clock_skew import is_since
 from wakeboard.core.time.durations import format_duration
-from wakeboard.database.index_predicates import IS_SET_ASIDE
+from wakeboard.database.index_predicates import EACH_PRIORITY, IS_CLAIMABLE, IS_SET_ASIDE, TYPES_WITH_WORK
 from wakeboard.queue.engine.claims import FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS
 from wakeboard.reporting import worker_states
 from wakeboard.reporting.broken_schedules import broken_schedules
@@ -72,24 +72,15 @@ def _compare_total(
 
 # -- no_worker ---------------------------------------------------------------------------------------------
 
-# The first due run of every type and priority, by jumping along job_runs_claimable: as many probes as there
-# are types with work, however long the queue is. The job type of alerts and paused types are left out.
+# The first due run of every type and priority. The job type of alerts and paused types are left out.
 WAITING = f"""
-WITH RECURSIVE waiting(job_type) AS (
-    (SELECT r.job_type FROM wakeboard.job_runs r
-     WHERE r.status IN ({sql_list(CLAIMABLE)}) ORDER BY r.job_type LIMIT 1)
-    UNION ALL
-    SELECT (SELECT r.job_type FROM wakeboard.job_runs r
-            WHERE r.status IN ({sql_list(CLAIMABLE)}) AND r.job_type > w.job_type
-            ORDER BY r.job_type LIMIT 1)
-    FROM waiting w WHERE w.job_type IS NOT NULL
-), oldest AS (
+WITH oldest AS (
     SELECT w.job_type, min(first.run_at) AS due_at
-    FROM waiting w CROSS JOIN generate_series(0, 4) AS priorities(priority)
+    FROM ({TYPES_WITH_WORK}) AS w CROSS JOIN {EACH_PRIORITY}
     CROSS JOIN LATERAL (
         SELECT r.run_at FROM wakeboard.job_runs r
-        WHERE r.status IN ({sql_list(CLAIMABLE)}) AND r.job_type = w.job_type
-          AND r.priority = priorities.priority AND r.run_at <= now()
+        WHERE r.{IS_CLAIMABLE} AND r.job_type = w.job_type
+          AND r.priority = each.priority AND r.run_at <= now()
         ORDER BY r.run_at LIMIT 1
     ) first
     WHERE w.job_type <> '{JOB_TYPE}'

@@ -22,8 +22,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from wakeboard.core.states import CLAIMABLE, ENDED, FAILING, sql_list
-from wakeboard.database.index_predicates import HAS_ERROR, IS_LATER_SUCCESS, IS_LISTED_BY_STATUS, IS_UNDER_WAY
+from wakeboard.core.states import ENDED, FAILING, sql_list
+from wakeboard.database.index_predicates import (
+    HAS_ERROR,
+    IS_CLAIMABLE,
+    IS_LATER_SUCCESS,
+    IS_LISTED_BY_STATUS,
+    IS_UNDER_WAY,
+)
 from wakeboard.database.tables.columns import (
     ALL_OUTCOMES,
     ALL_STATUSES,
@@ -89,8 +95,8 @@ job_runs = Table(
     CheckConstraint(_while_claimable(JOB_TYPE_IS_PRINTABLE), name="job_runs_job_type_is_printable"),
     CheckConstraint(_while_claimable("priority BETWEEN 0 AND 4"), name="job_runs_priority_is_0_to_4"),
     CheckConstraint("attempts >= 0 AND failures >= 0", name="job_runs_counts_are_not_negative"),
-    # A claim adds one to two of them: a single row without room would make it fail for its whole type. The
-    # rule is asked of the row after it too, so what was never started has to stay far below.
+    # A claim adds one to attempts and lease_epoch: a single row without room would make it fail for its whole
+    # type. PostgreSQL checks the row as the claim leaves it, so what was never started has to stay far below.
     CheckConstraint(
         "attempts < 1000000000 AND failures < 1000000000 AND lease_epoch < 1000000000000000000"
         " AND (started_at IS NOT NULL OR"
@@ -137,14 +143,15 @@ job_runs = Table(
         "created_at",
         "updated_at",
     ),
-    # Claim, oldest due run (overview, alerts): the due runs of one type in the order of a claim.
+    # Claim and poll; types with work, oldest due run, how many wait (overview, /types, /runs/<id>, alerts):
+    # the runs of one type that may be claimed, in the order of a claim.
     Index(
         "job_runs_claimable",
         "job_type",
         "priority",
         "run_at",
         "id",
-        postgresql_where=text(f"status IN ({sql_list(CLAIMABLE)})"),
+        postgresql_where=text(IS_CLAIMABLE),
     ),
     # Reaper, limited claim, /leases, and lists of running runs: a claim enters this index and no list.
     Index("job_runs_leased", "job_type", "locked_until", postgresql_where=text("status = 'running'")),

@@ -1,4 +1,4 @@
-"""Claims: which types have work, the claim of due runs, and the claim under a type's limit.
+"""Claims: the claim of due runs, and the claim under a type's limit.
 
 Also the runs of a claim whose answer was lost, and the claims of single runs where the database refuses one
 of a batch.
@@ -10,17 +10,16 @@ from collections.abc import Sequence
 from functools import cache
 
 from wakeboard.core.states import CLAIM_REFUSED, CLAIMABLE, sql_list
-from wakeboard.database.index_predicates import IS_UNDER_WAY
-
-_CLAIMABLE = sql_list(CLAIMABLE)
+from wakeboard.database.index_predicates import IS_CLAIMABLE, IS_UNDER_WAY, PRIORITIES
+from wakeboard.reporting.worker_states import runs_any_of
 
 # Sent on the connection of the claims, so that it is ordered among them.
 IDLE = "UPDATE wakeboard.workers SET idle_since = now() WHERE id = $1"
 BUSY = "UPDATE wakeboard.workers SET idle_since = NULL WHERE id = $1"
 # Notifies one other worker that is idle and can run one of these types. $1 worker, $2 types.
-WAKE_ANOTHER = """
-SELECT pg_notify('wakeboard_wake', '') FROM wakeboard.workers
-WHERE id <> $1 AND idle_since IS NOT NULL AND stopped_at IS NULL AND job_types && $2::text[]
+WAKE_ANOTHER = f"""
+SELECT pg_notify('wakeboard_wake', '') FROM wakeboard.workers AS w
+WHERE id <> $1 AND idle_since IS NOT NULL AND stopped_at IS NULL AND {runs_any_of("w", "$2::text[]")}
     AND seen_at > now() - make_interval(secs => 3 * heartbeat_seconds)
 LIMIT 1
 """
@@ -62,8 +61,6 @@ FROM head
 WHERE r.ctid = head.tid
 """
 
-# Priorities are 0 (first) to PRIORITIES - 1.
-PRIORITIES = 5
 LEVELS = f"(VALUES {', '.join(f'({n}::smallint)' for n in range(PRIORITIES))}) AS level (n)"
 
 # The last three values of a claim that begins at the first row.
@@ -80,7 +77,7 @@ def _claim_order(oldest_first: bool) -> str:
     return "picked.run_at, picked.id" if oldest_first else "picked.priority, picked.run_at, picked.id"
 
 
-_IS_CLAIMABLE = f"r.status IN ({_CLAIMABLE})"
+_IS_CLAIMABLE = f"r.{IS_CLAIMABLE}"
 _LOCK = "FOR NO KEY UPDATE OF r SKIP LOCKED"
 _LOCK_EACH = f"""
     CROSS JOIN LATERAL (
@@ -139,20 +136,6 @@ WITH head AS MATERIALIZED (
 {UPDATE_CLAIMED}{RETURNING_CLAIMED}"""
 
 
-# The types that have runs to claim, now or later: jumps from type to type in the index of the claim.
-TYPES_WITH_WORK = f"""
-WITH RECURSIVE found AS (
-    (SELECT r.job_type FROM wakeboard.job_runs AS r WHERE r.status IN ({_CLAIMABLE})
-     ORDER BY r.job_type LIMIT 1)
-    UNION ALL
-    SELECT (SELECT r.job_type FROM wakeboard.job_runs AS r
-            WHERE r.status IN ({_CLAIMABLE}) AND r.job_type > found.job_type
-            ORDER BY r.job_type LIMIT 1)
-    FROM found WHERE found.job_type IS NOT NULL
-)
-SELECT job_type FROM found WHERE job_type IS NOT NULL
-"""
-
 # The first of the two statements of a limited claim: in one statement, a stale snapshot let four workers
 # start sixteen under a limit of four. $1 type; the row lock makes the count of the second statement true. It
 # leaves the limit in a setting, or nothing where the type is paused, locked by another claim or has no limit
@@ -198,7 +181,7 @@ WITH room AS MATERIALIZED (
         SELECT r.ctid AS tid, r.id, r.priority, r.run_at
         FROM wakeboard.job_runs AS r
         WHERE r.job_type = $1::text AND r.priority = level.n
-            AND r.status IN ({_CLAIMABLE}) AND r.run_at <= now()
+            AND {_IS_CLAIMABLE} AND r.run_at <= now()
         ORDER BY r.run_at, r.id
         LIMIT (SELECT room.runs FROM room)
         FOR NO KEY UPDATE OF r SKIP LOCKED
@@ -221,7 +204,7 @@ WHERE r.id IS NULL OR r.lease_epoch < a.epoch
 
 
 # Written so that no index fits: the run is found by its id.
-_IS_STILL_CLAIMABLE = f"(r.status || '') IN ({_CLAIMABLE}) AND r.run_at <= now()"
+_IS_STILL_CLAIMABLE = f"(r.status || '') IN ({sql_list(CLAIMABLE)}) AND r.run_at <= now()"
 
 
 @cache
@@ -242,7 +225,7 @@ CROSS JOIN LATERAL (
     SELECT r.id, r.job_type, r.priority, r.run_at
     FROM wakeboard.job_runs AS r
     WHERE r.job_type = wanted.name AND r.priority = level.n
-        AND r.status IN ({_CLAIMABLE}) AND r.run_at <= now()
+        AND {_IS_CLAIMABLE} AND r.run_at <= now()
         AND r.id NOT IN (SELECT unnest($2::bigint[]))
     ORDER BY r.run_at, r.id
     LIMIT {limit:d}

@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from wakeboard.core.builtin_payloads import command_user, no_worker_for
 from wakeboard.core.leases import IS_ALIVE
-from wakeboard.core.states import CLAIM_REFUSED, CLAIMABLE, sql_list
+from wakeboard.core.states import CLAIM_REFUSED
 from wakeboard.core.text.redaction import redact_text
+from wakeboard.database.index_predicates import IS_CLAIMABLE
 from wakeboard.database.read import read_one
 from wakeboard.reporting import worker_states
 
@@ -68,7 +69,7 @@ CROSS JOIN LATERAL (
     CROSS JOIN LATERAL (
         SELECT count(*) AS runs FROM (
             SELECT FROM wakeboard.job_runs AS b
-            WHERE b.status IN ({_CLAIMABLE}) AND b.job_type = r.job_type AND b.priority = p.priority
+            WHERE b.{IS_CLAIMABLE} AND b.job_type = r.job_type AND b.priority = p.priority
                 AND b.run_at <= CASE WHEN p.priority = r.priority THEN least(r.run_at, now()) ELSE now() END
                 AND (p.priority < r.priority OR (b.run_at, b.id) < (r.run_at, r.id))
             ORDER BY b.run_at, b.id LIMIT {COUNT_CAP + 1}
@@ -89,7 +90,7 @@ CROSS JOIN LATERAL (
         coalesce(sum(w.running) FILTER (WHERE {_TAKES}), 0)::bigint AS busy
     FROM wakeboard.workers AS w WHERE {IS_ALIVE}
 ) AS living
-WHERE r.id = %(id)s AND r.status IN ({_CLAIMABLE})
+WHERE r.id = %(id)s AND r.{IS_CLAIMABLE}
 """
 
 

@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 import psycopg
 
-from wakeboard.core.states import CLAIMABLE, sql_list
-from wakeboard.queue.engine.claims import TYPES_WITH_WORK
+from wakeboard.database.index_predicates import EACH_PRIORITY, IS_CLAIMABLE, TYPES_WITH_WORK
 from wakeboard.reporting.heartbeats import Beat
 from wakeboard.runtime.duties.clock import IS_ANYTHING_AHEAD
 from wakeboard.schedules.scheduler import REFUSED_SECONDS
@@ -66,14 +65,12 @@ FROM wakeboard.job_types WHERE paused_until IS NOT NULL
 """
 _STEPS = "SELECT extract(epoch FROM min(look_at) - now())::float8 FROM wakeboard.operations WHERE is_open"
 _EXPIRED = "SELECT FROM wakeboard.job_runs WHERE status = 'running' AND locked_until < now()"
-# It jumps along the index job_runs_claimable, as a claim does: one probe for each type with work, however
-# many rows wait for their time or belong to a paused type.
 _CLAIMABLE = f"""
-SELECT FROM ({TYPES_WITH_WORK}) AS work CROSS JOIN generate_series(0, 4) AS priorities (priority)
+SELECT FROM ({TYPES_WITH_WORK}) AS work CROSS JOIN {EACH_PRIORITY}
 CROSS JOIN LATERAL (
     SELECT FROM wakeboard.job_runs AS r
-    WHERE r.job_type = work.job_type AND r.priority = priorities.priority
-        AND r.status IN ({sql_list(CLAIMABLE)}) AND r.run_at <= now()
+    WHERE r.job_type = work.job_type AND r.priority = each.priority
+        AND r.{IS_CLAIMABLE} AND r.run_at <= now()
     ORDER BY r.run_at, r.id
     LIMIT 1
 ) AS first

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from wakeboard.core.process.shared_slot import boottime_ns
+from wakeboard.database.index_predicates import TYPES_WITH_WORK
 from wakeboard.database.poison_rows import RowBatches, is_refusal, refusal_reason
 from wakeboard.queue.engine.claims import (
     BUSY,
@@ -26,7 +27,6 @@ from wakeboard.queue.engine.claims import (
     LOCK_LIMIT,
     MISSING_ATTEMPTS,
     RUNS_OF_WORKER,
-    TYPES_WITH_WORK,
     candidates,
     claim,
     claim_limited,
