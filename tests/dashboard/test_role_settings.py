@@ -83,7 +83,7 @@ def one_run(database: str) -> int:
         WorkerRow(Worker("w1")).register(connection, [policy])
         run_id = enqueue(connection, "mail", {"backslash": "\\", "umlaut": "ü日"})
         (claimed,) = factories.claim(connection, limit=1)
-        factories.succeed(connection, (claimed.id, claimed.epoch))
+        factories.succeed(connection, (claimed.id, claimed.lease_epoch))
         found = factories.row(connection, run_id)
         assert (found["status"], found["payload"]) == ("succeeded", {"backslash": "\\", "umlaut": "ü日"})
         return run_id

@@ -146,7 +146,7 @@ def a_run_lost_and_claimed_again(connection: Connection) -> tuple[Held, Held]:
     reap(connection)
     factories.make_due(connection, run_id)
     (second,) = factories.claim(connection)
-    assert second.epoch > first.epoch
+    assert second.lease_epoch > first.lease_epoch
     return first.held, second.held
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import psycopg
 from psycopg import sql
@@ -18,6 +18,7 @@ from psycopg.rows import dict_row
 from wakeboard.core.errors.error_groups import group_of, lost_group
 from wakeboard.core.states import FAILURES
 from wakeboard.queue.engine import claims, endings, fence, reaping, unbegun
+from wakeboard.queue.engine.claims import ClaimedRow
 
 Connection = psycopg.Connection[Any]
 Row = dict[str, Any]
@@ -53,28 +54,14 @@ _GROUP_TIMES = ("first_seen_at", "last_seen_at", "returned_at", "quiet_from_at",
 _ATTEMPT_TIMES = ("due_at", "started_at", "finished_at", "next_run_at", "refused_at")
 
 
-class Claimed(NamedTuple):
-    """What a claim tells the worker of a run."""
+class Claimed(ClaimedRow):
+    """A claimed run."""
 
-    id: int
-    epoch: int
-    attempts: int
-    failures: int
-    job_type: str
-    payload: str
-    key: str | None
-    definition_id: int | None
-    scheduled_for: str | None
-    created_at: str
-    max_attempts: int | None
-    timeout_seconds: float | None
-    traceparent: str | None
-    priority: int
-    run_at: str
+    __slots__ = ()
 
     @property
     def held(self) -> Held:
-        return self.id, self.epoch
+        return self.id, self.lease_epoch
 
 
 def insert(connection: Connection, table: str, values: Mapping[str, Any], returning: str = "id") -> Any:

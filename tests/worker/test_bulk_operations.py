@@ -168,7 +168,7 @@ def test_a_run_that_its_handler_ended_since_they_were_counted_has_changed(
         # A handler's transaction() begins with its work, and says at its end how that came out.
         other.execute("SELECT 1")
         moment = database_now(connection)
-        fail(other, (claimed.id, claimed.epoch), permanent=True)
+        fail(other, (claimed.id, claimed.lease_epoch), permanent=True)
     assert row(connection, run_id)["status"] == "dead"
     assert row(connection, run_id)["updated_at"] > moment
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import psycopg
 import pytest
@@ -13,7 +12,7 @@ from tests.support.factories import Claimed, a_run, a_type, claim, send, succeed
 from wakeboard.database import db
 from wakeboard.database.index_predicates import PRIORITIES
 from wakeboard.queue.engine import claims
-from wakeboard.queue.engine.claims import PRIORITIES
+from wakeboard.queue.engine.claims import ClaimedRow
 from wakeboard.runtime.loop import claim_cursor
 from wakeboard.runtime.loop.claim_batch import ClaimBatch
 from wakeboard.runtime.loop.claim_cursor import FIRST_ROW, LOOK_EXTRA, ClaimCursor, ClaimStart
@@ -24,9 +23,11 @@ MORNING, NOON = "2026-01-01 08:00:00+00", "2026-01-01 12:00:00+00"
 NORMAL = 2
 
 
-def row(run_id: int, run_at: str = NOON, job_type: str = "mail", priority: int = NORMAL) -> tuple[Any, ...]:
+def row(run_id: int, run_at: str = NOON, job_type: str = "mail", priority: int = NORMAL) -> ClaimedRow:
     """Return a row as a claim brings it."""
-    return (run_id, 1, 1, 0, job_type, *[None] * 8, priority, run_at)
+    return ClaimedRow(
+        run_id, 1, 1, 0, job_type, "{}", None, None, None, NOON, None, None, None, priority, run_at
+    )
 
 
 def after(cursor: ClaimCursor, types: Sequence[str] = ("mail",), limit: int = 4) -> list[ClaimStart]:

@@ -44,7 +44,7 @@ def test_an_open_reference_to_a_run_stops_none_of_its_moves(
         refer(referring, run_id)
     claimed = claim(connection)
     assert [one.id for one in claimed] == waiting
-    held = [(one.id, one.epoch) for one in claimed]
+    held = [(one.id, one.lease_epoch) for one in claimed]
     assert renewed(connection, *held).keys() == set(waiting)
     assert succeed(connection, held[0]) == waiting[:1]
     assert fail(connection, held[1]) == {waiting[1]: "failed"}

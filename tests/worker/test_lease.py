@@ -43,7 +43,7 @@ def running(connection: Connection, count: int = 1) -> list[RunInFlight]:
     a_type(connection)
     for _ in range(count):
         a_run(connection)
-    return [held(one.id, one.epoch) for one in claim(connection, limit=count, lease_seconds=5)]
+    return [held(one.id, one.lease_epoch) for one in claim(connection, limit=count, lease_seconds=5)]
 
 
 def seconds_left(connection: Connection, run_id: int) -> float:
@@ -207,7 +207,7 @@ def test_of_two_attempts_of_one_run_only_the_one_that_owns_it_is_renewed(
     end_lease(connection, old.run_id)
     reap(connection, (old.run_id, old.lease_epoch), delay=0)
     (taken,) = claim(connection, lease_seconds=5)
-    new = held(taken.id, taken.epoch)
+    new = held(taken.id, taken.lease_epoch)
     before = old.leased_ns
     made = Keeper(database, old, new)
     made.keeper.step(connection)

@@ -49,7 +49,7 @@ def test_a_claim_takes_the_lease_and_counts_the_attempt(shared: Connection, job_
     assert (found["locked_by"], found["lease_epoch"], found["attempts"], found["failures"]) == ("w7", 1, 1, 0)
     assert 25 < seconds_away(shared, found["locked_until"]) <= 30
     assert -5 < seconds_away(shared, found["started_at"]) <= 0
-    assert (claimed.attempts, claimed.payload, claimed.key) == (1, '{"invoice_id": 812}', "i:812")
+    assert (claimed.attempts, claimed.payload, claimed.idempotency_key) == (1, '{"invoice_id": 812}', "i:812")
 
 
 def test_a_type_may_ask_for_a_longer_lease_but_not_for_a_shorter_one(shared: Connection) -> None:
@@ -309,7 +309,7 @@ def test_a_release_of_what_never_started_costs_nothing(shared: Connection, job_t
     assert (found["status"], found["attempts"], found["failures"]) == ("queued", 0, 0)
     assert factories.attempts(shared, run) == []
     (again,) = factories.claim(shared, [job_type])
-    assert (again.attempts, again.epoch) == (1, 2)
+    assert (again.attempts, again.lease_epoch) == (1, 2)
 
 
 def test_a_release_of_what_was_cut_short_is_an_attempt_but_no_failure(shared: Connection) -> None:

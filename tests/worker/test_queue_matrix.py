@@ -194,7 +194,7 @@ def _again_in_other_hands(connection: Connection, job_type: str) -> tuple[int, f
     factories.end_lease(connection, run)
     factories.reap(connection, first.held)
     (second,) = factories.claim(connection, [job_type])
-    assert second.epoch == first.epoch + 2
+    assert second.lease_epoch == first.lease_epoch + 2
     return run, first.held
 
 

@@ -176,7 +176,7 @@ def test_of_two_attempts_of_one_run_in_one_batch_only_the_one_that_owns_it_is_wr
     reap(connection, (old.run_id, old.lease_epoch), delay=0)
     (taken,) = claim(connection, limit=1)
     made, written, refused = result_queue()
-    for one in (old, held(taken.id, taken.epoch)):
+    for one in (old, held(taken.id, taken.lease_epoch)):
         answer = AttemptResult("raised", "E", "no") if how == "fail" else AttemptResult("returned")
         ended = decide_end(one, answer, took_seconds=1, ended_ns=boottime_ns(), is_stopping=False)
         if how == "release":

@@ -46,7 +46,9 @@ class Desk:
         now = boottime_ns()
         held = [
             RunInFlight(
-                Assignment(one.id, one.epoch, 1, "mail", "{}", None, None, None, None, 300.0, None, "w1"),
+                Assignment(
+                    one.id, one.lease_epoch, 1, "mail", "{}", None, None, None, None, 300.0, None, "w1"
+                ),
                 failures=0, max_attempts=10, backoff="fixed 1s", lease_seconds=30.0, leased_ns=now,
                 claimed_ns=now,
             )

@@ -64,7 +64,7 @@ def running(connection: Connection, count: int) -> list[RunInFlight]:
     a_type(connection)
     for _ in range(count):
         a_run(connection)
-    return [held(one.id, one.epoch) for one in claim(connection, limit=count)]
+    return [held(one.id, one.lease_epoch) for one in claim(connection, limit=count)]
 
 
 def succeeded(one: RunInFlight, **answer: Any) -> EndedAttempt:

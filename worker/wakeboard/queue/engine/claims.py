@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from typing import NamedTuple
 
 from wakeboard.core.states import CLAIM_REFUSED, CLAIMABLE, sql_list
 from wakeboard.database.index_predicates import IS_CLAIMABLE, IS_UNDER_WAY, PRIORITIES
@@ -24,17 +25,39 @@ WHERE id <> $1 AND idle_since IS NOT NULL AND stopped_at IS NULL AND {runs_any_o
 LIMIT 1
 """
 
-# The columns that a worker needs of a run. The payload stays text; the child decodes it. A fire carries the
-# time zone of its schedule, in the brackets of RFC 9557: its handler needs the local day.
-RETURNING_CLAIMED = """
-RETURNING r.id, r.lease_epoch, r.attempts, r.failures, r.job_type, r.payload::text, r.idempotency_key,
-    r.definition_id,
+
+class ClaimedRow(NamedTuple):
+    """The columns that a worker needs of a run, as a claim returns them.
+
+    Times and the payload stay text; the child decodes them. ``scheduled_for`` has the time zone of its
+    schedule in the brackets of RFC 9557: the handler needs the local day.
+    """
+
+    id: int
+    lease_epoch: int
+    attempts: int
+    failures: int
+    job_type: str
+    payload: str
+    idempotency_key: str | None
+    definition_id: int | None
+    scheduled_for: str | None
+    created_at: str
+    max_attempts: int | None
+    timeout_seconds: float | None
+    traceparent: str | None
+    priority: int
+    run_at: str
+
+
+_CLAIMED = {name: f"r.{name}" for name in ClaimedRow._fields}
+_CLAIMED |= {name: f"r.{name}::text" for name in ("payload", "created_at", "run_at")}
+_CLAIMED["scheduled_for"] = """
     CASE WHEN r.scheduled_for IS NOT NULL THEN r.scheduled_for::text || coalesce((
         SELECT '[' || left(d.timezone, 64) || ']' FROM wakeboard.job_definitions AS d
         WHERE d.id = r.definition_id
-    ), '') END,
-    r.created_at::text, r.max_attempts, r.timeout_seconds, r.traceparent, r.priority, r.run_at::text
-"""
+    ), '') END"""
+RETURNING_CLAIMED = f"RETURNING {', '.join(_CLAIMED.values())}"
 # Whether another run of the same schedule is under way as this one starts: one that has begun, or one that
 # the same claim takes before it. Two claims at the same instant do not see each other.
 _IS_OVERLAPPED = f"""EXISTS (
@@ -95,9 +118,9 @@ def claim(limit: int, *, oldest_first: bool = False, past_locks: bool = False) -
     order until there are enough: to lock the first rows of each type would keep from others what is not
     taken. ``oldest_first`` ignores priority, so that nothing starves.
 
-    $4 timestamptz[], $5 bigint[]: behind which ``run_at`` and id the rows of each type and priority begin,
-    PRIORITIES of them for each of the types in turn; $6 int[]: how many of each are read. Empty
-    (``FROM_FIRST``): from the first on, twice the limit. See ``wakeboard.runtime.loop.claim_cursor``.
+    $4 timestamptz[] and $5 bigint[]: the ``run_at`` and the id behind which a claim begins, one of each for
+    every priority of every type in turn; $6 int[]: how many rows of each it reads. All empty
+    (``FROM_FIRST``): from the first row on, twice the limit. See ``wakeboard.runtime.loop.claim_cursor``.
 
     An answer without rows proves nothing: all rows that were read may be locked. With ``past_locks`` rows are
     locked as they are read, and any number of locked rows is skipped: then it proves that nothing can be

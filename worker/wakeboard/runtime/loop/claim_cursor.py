@@ -20,7 +20,8 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from wakeboard.core.process.shared_slot import boottime_ns
-from wakeboard.queue.engine.claims import PRIORITIES
+from wakeboard.database.index_predicates import PRIORITIES
+from wakeboard.queue.engine.claims import ClaimedRow
 from wakeboard.runtime.loop.channel import Rows
 
 # How often a claim begins at the first row: at most once a second, at least every 15 seconds, and in between
@@ -37,8 +38,10 @@ LOOK_EXTRA = 8
 # How long claims skip locked rows after others had locked what one looked at.
 PAST_LOCKS_NS = 1_000_000_000
 # Positions in a claim's row.
-JOB_TYPE, PAYLOAD, PRIORITY, RUN_AT = 4, 5, 13, 14
-_key, _place = itemgetter(JOB_TYPE, PRIORITY), itemgetter(RUN_AT, 0)
+ID, JOB_TYPE, PAYLOAD, PRIORITY, RUN_AT = map(
+    ClaimedRow._fields.index, ("id", "job_type", "payload", "priority", "run_at")
+)
+_key, _place = itemgetter(JOB_TYPE, PRIORITY), itemgetter(RUN_AT, ID)
 
 
 class ClaimStart(NamedTuple):
