@@ -34,9 +34,11 @@ from tests.support.factories import (
 from tests.support.postgres.servers import Server
 from wakeboard import cli
 from wakeboard.accounts import sessions, tokens, users
+from wakeboard.cli.commands.runs import SHOWN
 from wakeboard.core.leases import STATES
 from wakeboard.database import db
 from wakeboard.database.audit import terminal_actor
+from wakeboard.database.tables import job_runs
 from wakeboard.queue import definitions
 from wakeboard.queue.definitions import Definition
 from wakeboard.reporting import worker_states
@@ -315,6 +317,19 @@ def test_a_list_of_types_is_said_to_be_taken_for_one_name(wakeboard: Command, co
     assert "mail,bill" not in wakeboard("runs", "--type", "mail").err
     odd = a_run(connection, job_type="mail,bill")
     assert [item["id"] for item in wakeboard("runs", "--type", "mail,bill", "--json").json["items"]] == [odd]
+
+
+def test_json_has_every_column_of_a_run_and_the_terminal_all_but_a_few(
+    wakeboard: Command, connection: Connection
+) -> None:
+    run = a_run(connection)
+    columns = {column.name for column in job_runs.c}
+    assert wakeboard("runs", "--json").json["items"][0].keys() == columns
+    assert columns <= wakeboard("run", run, "--json").json.keys()
+    assert columns - set(SHOWN) == {
+        "id", "definition_id", "lease_epoch", "late_by", "overlapped", "error_group", "traceparent",
+        "updated_at",
+    }  # fmt: skip
 
 
 def test_a_list_goes_on_where_it_ended(wakeboard: Command, connection: Connection) -> None:

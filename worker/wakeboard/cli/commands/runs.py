@@ -58,17 +58,9 @@ ATTEMPT_COLUMNS = (
 AUDIT_COLUMNS = ("at", "actor", "action", "result", "reason")
 MAX_FIELD_WIDTH = 2000
 
-RUN_COLUMNS = """
-    r.id, r.definition_id, r.scheduled_for, r.job_type, r.payload, r.priority, r.run_at, r.status, r.attempts,
-    r.failures, r.max_attempts, r.timeout_seconds, r.lease_epoch, r.locked_by, r.locked_until,
-    r.started_at, r.finished_at, r.failed_at, r.error_code, r.last_error, r.error_group,
-    r.cancel_requested_at, r.idempotency_key, r.enqueued_by, r.origin_run_id, r.traceparent, r.progress_done,
-    r.progress_total, r.created_at, r.updated_at"""
-RUNS = f"""
-SELECT {RUN_COLUMNS} FROM wakeboard.job_runs AS r WHERE r.id = ANY(%(ids)s::bigint[]) ORDER BY r.id DESC
-"""
-RUN = f"""
-SELECT {RUN_COLUMNS}, d.name AS schedule, now() AS as_of
+RUNS = "SELECT r.* FROM wakeboard.job_runs AS r WHERE r.id = ANY(%(ids)s::bigint[]) ORDER BY r.id DESC"
+RUN = """
+SELECT r.*, d.name AS schedule, now() AS as_of
 FROM wakeboard.job_runs AS r LEFT JOIN wakeboard.job_definitions AS d ON d.id = r.definition_id
 WHERE r.id = %(id)s
 """
