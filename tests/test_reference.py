@@ -34,11 +34,17 @@ def _plain(default: object) -> object:
     return f"{default:g}" if isinstance(default, float) else default
 
 
-def test_the_page_has_every_setting_with_what_it_takes() -> None:
+def _words(cell: str) -> str:
+    """Return the text of a cell without its links and code marks."""
+    return re.sub(r"\[(.*?)\]\(.*?\)", r"\1", cell).replace("`", "")
+
+
+def test_the_page_has_every_setting_with_what_it_is_for_and_takes() -> None:
     rows = re.findall(r"^\| (`WAKEBOARD_.*?) \| (.+?) \| (.*?) \| (.*?) ?\|$", PAGE.read_text(), re.M)
-    assert [(name, takes, default) for name, _, takes, default in rows] == [
+    assert [(name, _words(purpose), takes, default) for name, purpose, takes, default in rows] == [
         (
             f"`{setting.variable}` `{setting.flag}`",
+            setting.purpose,
             setting.allowed,
             MADE.get(setting.name) or _shown(setting.default),
         )

@@ -10,7 +10,6 @@ from werkzeug import security
 from tests.conftest import Connection
 from tests.support.factories import rows
 from wakeboard.accounts import passwords, sessions, throttle, tokens, users
-from wakeboard.accounts.sessions import IDLE_SECONDS, SESSION_SECONDS
 from wakeboard.config.settings import Settings
 from wakeboard.core.states import Role
 from wakeboard.database import db
@@ -225,7 +224,7 @@ def test_how_long_a_session_lasts_is_a_setting_with_the_defaults_of_old(
     connection: Connection, alice: int
 ) -> None:
     plain = Settings.load({}, environ={})
-    assert (plain.session_seconds, plain.session_idle_seconds) == (SESSION_SECONDS, IDLE_SECONDS)
+    assert (plain.session_seconds, plain.session_idle_seconds) == (12 * 3600, 30 * 60)
     cookie = sessions.open_session(connection, "alice", Role.OPERATOR, user_id=alice, seconds=7 * 86_400)
     move_sessions(connection, "seen_at", "20 hours")
     move_sessions(connection, "expires_at", "20 hours")

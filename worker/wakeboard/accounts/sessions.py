@@ -1,7 +1,7 @@
 """Browser sessions and one-time login links.
 
 The browser holds a random text, the table only its hash. Roles are read from the table at every request. The
-database's clock decides what has expired. The life of a session is a setting; here are its defaults.
+database's clock decides what has expired. The life of a session is a setting.
 """
 
 from __future__ import annotations
@@ -11,12 +11,11 @@ from hashlib import sha256
 
 from psycopg import Connection
 
+from wakeboard.config.settings import SESSION_IDLE_SECONDS, SESSION_SECONDS
 from wakeboard.core.states import Role
 from wakeboard.core.time.clock_skew import is_ahead, is_since
 from wakeboard.database.audit import Actor, audited_transaction, record, terminal_actor
 
-SESSION_SECONDS = 12 * 3600
-IDLE_SECONDS = 30 * 60
 LINK_SECONDS = 15 * 60
 
 OPEN = """
@@ -82,7 +81,7 @@ def open_session(
 
 
 def authenticate_session(
-    connection: Connection, cookie: str, *, touch: bool = True, idle_seconds: float = IDLE_SECONDS
+    connection: Connection, cookie: str, *, touch: bool = True, idle_seconds: float = SESSION_IDLE_SECONDS
 ) -> Actor | None:
     """Return the owner of ``cookie``, None when it is unknown, ended or idle too long, or its user disabled.
 
@@ -99,7 +98,7 @@ def authenticate_session(
 
 
 def live_roles(
-    connection: Connection, hashes: list[str], idle_seconds: float = IDLE_SECONDS
+    connection: Connection, hashes: list[str], idle_seconds: float = SESSION_IDLE_SECONDS
 ) -> dict[str, Role]:
     """Return the role by hash of those sessions among ``hashes`` that are signed in; touches none of them."""
     rows = connection.execute(LIVE, {"hashes": hashes, "idle": idle_seconds})

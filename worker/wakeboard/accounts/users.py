@@ -12,7 +12,8 @@ from psycopg import Connection
 from psycopg.rows import dict_row
 
 from wakeboard.accounts import passwords, throttle
-from wakeboard.accounts.sessions import IDLE_SECONDS, close_sessions_of
+from wakeboard.accounts.sessions import close_sessions_of
+from wakeboard.config.settings import SESSION_IDLE_SECONDS
 from wakeboard.core.states import Role
 from wakeboard.core.time.clock_skew import is_since
 from wakeboard.database.audit import Actor, audited_transaction, record
@@ -109,7 +110,7 @@ def _switch(connection: Connection, actor: Actor, name: str, statement: str, cha
     return changed
 
 
-def list_users(connection: Connection, idle_seconds: float = IDLE_SECONDS) -> list[dict[str, object]]:
+def list_users(connection: Connection, idle_seconds: float = SESSION_IDLE_SECONDS) -> list[dict[str, object]]:
     """Return every account: name, role, created_at, disabled_at, password_changed_at, open sessions."""
     with connection.cursor(row_factory=dict_row) as cursor:
         return cursor.execute(LIST, (idle_seconds,)).fetchall()

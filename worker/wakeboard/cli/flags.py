@@ -40,10 +40,12 @@ def _setting_options(shown: tuple[str, ...]) -> list[click.Option]:
         default = default_data_dir() if setting.name == "data_dir" else setting.default
         default_text = "" if default in (None, 0.0) or setting.is_switch else f" [{default}]"
         kind = {"is_flag": True, "flag_value": "1"} if setting.is_switch else {"metavar": "VALUE"}
+        takes = "" if setting.is_switch else f" Takes {setting.allowed}{default_text}."
+        again = " May be given again." if setting.repeats else ""
         options.append(
             click.Option(
                 [setting.flag, f"setting_{setting.name}"],
-                help=f"{setting.help}{default_text}",
+                help=f"{setting.purpose[0].upper()}{setting.purpose[1:]}.{takes}{again}",
                 multiple=setting.repeats,
                 hidden=setting.name not in shown,
                 expose_value=False,

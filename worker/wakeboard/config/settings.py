@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
-from wakeboard.config import setting_types as types
+from wakeboard.config import setting_types
 from wakeboard.core.process.os_user import home
 
 PREFIX = "WAKEBOARD_"
 # Values of these types are masked; of the URLs of servers only the password.
-SERVER_URLS = (types.conninfo, types.mail_server)
-SECRETS = (*SERVER_URLS, types.secret, types.secret_url)
+SERVER_URLS = (setting_types.conninfo, setting_types.mail_server)
+SECRETS = (*SERVER_URLS, setting_types.secret, setting_types.secret_url)
 HIDDEN = "***"
 # Variables that are no settings: those of a command's run, and the server of the tests.
 OTHER_VARIABLES = frozenset(
@@ -44,16 +44,16 @@ def default_data_dir() -> Path:
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """A setting: ``read`` parses its text, ``allowed`` describes that text, ``help`` what it is for.
+    """A setting: ``purpose`` is what it is for, ``read`` parses its text, ``allowed`` describes that text.
 
     A flag that ``repeats`` may be given again, each time with one of its values.
     """
 
     name: str
     flag: str
+    purpose: str
     read: Callable[[str], object]
     allowed: str
-    help: str
     default: object
     repeats: bool
 
@@ -65,7 +65,7 @@ class Setting:
     @property
     def is_switch(self) -> bool:
         """Whether it is on or off."""
-        return self.read is types.switch
+        return self.read is setting_types.switch
 
     def show(self, value: object) -> str | None:
         """Return ``value`` as people may see it."""
@@ -75,34 +75,34 @@ class Setting:
 
 
 def _setting(
+    purpose: str,
     read: Callable[[str], object],
     allowed: str,
     default: object = None,
     factory: Callable[[], object] | None = None,
     *,
-    help: str | None = None,
     each: str | None = None,
 ) -> Any:
-    """Return a field of Settings.
+    """Return a field of Settings; ``purpose`` stands in ``--help`` and in docs/reference.md.
 
-    ``help`` is given where ``allowed`` explains too little. ``each`` is the name of a flag that may be
-    repeated, with one of the values each time.
+    ``each`` is the name of a flag that may be repeated, with one of the values each time.
     """
     options: dict[str, Any] = {"default": default} if factory is None else {"default_factory": factory}
-    metadata = {"setting": (read, allowed, help or allowed, each)}
+    metadata = {"setting": (purpose, read, allowed, each)}
     # A repr ends up in tracebacks.
     return field(**options, repr=read not in SECRETS, metadata=metadata)
 
 
 def _setting_of(entry: Field[object]) -> Setting:
-    read, allowed, help_text, each = entry.metadata["setting"]
+    purpose, read, allowed, each = entry.metadata["setting"]
     default = None if entry.default is MISSING else entry.default
     flag = "--" + (each or entry.name).replace("_", "-")
-    return Setting(entry.name, flag, read, allowed, help_text, default, repeats=each is not None)
+    return Setting(entry.name, flag, purpose, read, allowed, default, repeats=each is not None)
 
 
 _SWITCH = "1 or 0 (also on/off, yes/no, true/false)"
 _DAYS = "whole days from 1 to 36500, or 0 for ever, that"
+SESSION_SECONDS, SESSION_IDLE_SECONDS = 43_200.0, 1_800.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,81 +110,200 @@ class Settings:
     """All settings. Durations are in seconds, sizes in bytes; None means not set."""
 
     database_url: str | None = _setting(
-        types.conninfo,
+        "where the tables are; several hosts: the one that takes writes",
+        setting_types.conninfo,
         "a libpq URL (in its password @ : / as %40 %3A %2F) or key=value string; "
         "unset starts the embedded server",
     )
-    read_database_url: str | None = _setting(types.conninfo, "a libpq URL of a replica for the pages")
-    data_dir: Path = _setting(types.path, "a folder", factory=default_data_dir)  # noqa: RUF009
-    app: str | None = _setting(
-        types.module,
-        "the name of a Python module with the handlers, not of a file: jobs or shop.jobs",
-        help="the name of a Python module with the handlers",
+    read_database_url: str | None = _setting(
+        "pages read there, verbs and claims do not",
+        setting_types.conninfo,
+        "a libpq URL of a replica for the pages",
     )
-    bind: str = _setting(types.bind, "HOST:PORT with a port from 0 to 65535", "127.0.0.1:8080")
+    data_dir: Path = _setting(  # noqa: RUF009
+        "the embedded database, backups and keys", setting_types.path, "a folder", factory=default_data_dir
+    )
+    app: str | None = _setting(
+        "the handlers of a worker",
+        setting_types.module,
+        "the name of a Python module with the handlers, not of a file: jobs or shop.jobs",
+    )
+    bind: str = _setting(
+        "where the dashboard listens",
+        setting_types.bind,
+        "HOST:PORT with a port from 0 to 65535",
+        "127.0.0.1:8080",
+    )
     hosts: str | None = _setting(
-        types.names,
+        "the names by which people reach the dashboard",
+        setting_types.names,
         "host names without scheme and port, separated by commas",
-        help="a further name people reach the dashboard by; repeatable, instead of WAKEBOARD_HOSTS",
         each="host",
     )
     behind_tls_proxy: bool = _setting(
-        types.switch, _SWITCH, False, help="one proxy in front does TLS and sets X-Forwarded-*"
+        "one proxy in front does TLS and sets X-Forwarded-*", setting_types.switch, _SWITCH, False
     )
-    certificate: Path | None = _setting(types.path, "a PEM file, for TLS of our own")  # noqa: RUF009
-    certificate_key: Path | None = _setting(types.path, "a PEM file with its private key")  # noqa: RUF009
-    web_processes: int = _setting(types.whole(1, 64), "a whole number from 1 to 64", 2)
-    web_threads: int = _setting(types.whole(1, 256), "a whole number from 1 to 256", 8)
+    certificate: Path | None = _setting(  # noqa: RUF009
+        "TLS without a proxy", setting_types.path, "a PEM file, for TLS of our own"
+    )
+    certificate_key: Path | None = _setting(  # noqa: RUF009
+        "the key, where the file of the certificate does not hold it",
+        setting_types.path,
+        "a PEM file with its private key",
+    )
+    web_processes: int = _setting(
+        "processes of the dashboard; each has its own database connections",
+        setting_types.whole(1, 64),
+        "a whole number from 1 to 64",
+        2,
+    )
+    web_threads: int = _setting(
+        "requests that each process of the dashboard answers at once",
+        setting_types.whole(1, 256),
+        "a whole number from 1 to 256",
+        8,
+    )
     concurrency: int = _setting(
-        types.whole(1, 1000), "a whole number from 1 to 1000", factory=lambda: max(2, os.cpu_count() or 2)
+        "how many runs a worker has under way",
+        setting_types.whole(1, 1000),
+        "a whole number from 1 to 1000",
+        factory=lambda: max(2, os.cpu_count() or 2),
     )
-    lease_seconds: float = _setting(types.number(1, 86_400), "seconds from 1 to 86400", 30.0)
-    heartbeat_seconds: float = _setting(types.number(0.25, 43_200), "seconds from lease/4 to lease/2", 0.0)
-    poll_seconds: float = _setting(types.number(0.05, 3600), "seconds from 0.05 to 3600", 2.0)
-    shutdown_seconds: float = _setting(types.number(0, 86_400), "seconds from 0 to 86400", 25.0)
-    kill_seconds: float = _setting(types.number(0, 3600), "seconds from 0 to 3600", 5.0)
+    lease_seconds: float = _setting(
+        "how long a run belongs to a silent worker",
+        setting_types.number(1, 86_400),
+        "seconds from 1 to 86400",
+        30.0,
+    )
+    heartbeat_seconds: float = _setting(
+        "how often leases are renewed",
+        setting_types.number(0.25, 43_200),
+        "seconds from lease/4 to lease/2",
+        0.0,
+    )
+    poll_seconds: float = _setting(
+        "how often a worker looks where no notification comes",
+        setting_types.number(0.05, 3600),
+        "seconds from 0.05 to 3600",
+        2.0,
+    )
+    shutdown_seconds: float = _setting(
+        "how long runs may go on after SIGTERM",
+        setting_types.number(0, 86_400),
+        "seconds from 0 to 86400",
+        25.0,
+    )
+    kill_seconds: float = _setting(
+        "from a request to stop to SIGTERM, and from there to SIGKILL",
+        setting_types.number(0, 3600),
+        "seconds from 0 to 3600",
+        5.0,
+    )
     child_exit_seconds: float = _setting(
-        types.number(0, 86_400), "seconds from 0 to WAKEBOARD_SHUTDOWN_SECONDS", 2.0
+        "how long a process for handlers may take to end: threads, atexit, hooks",
+        setting_types.number(0, 86_400),
+        "seconds from 0 to WAKEBOARD_SHUTDOWN_SECONDS",
+        2.0,
     )
     payload_bytes: int = _setting(
-        types.whole(2, 1_048_576), "a whole number of bytes from 2 to 1048576", 65_536
+        "the longest payload, as JSON in UTF-8",
+        setting_types.whole(2, 1_048_576),
+        "a whole number of bytes from 2 to 1048576",
+        65_536,
     )
-    timezone: str = _setting(types.zone, "a time zone name such as Europe/Paris", "UTC")
-    environment: str | None = _setting(str, "a name and a colour, such as 'production red'")
-    log_format: str = _setting(types.one_of("text", "json"), "text or json", "text")
-    log_level: str = _setting(types.one_of("info", "warning", "error"), "info, warning or error", "info")
+    timezone: str = _setting(
+        "times on pages and in messages, and what a night is",
+        setting_types.zone,
+        "a time zone name such as Europe/Paris",
+        "UTC",
+    )
+    environment: str | None = _setting(
+        "a word in the bar of each page, so that nobody mistakes production",
+        str,
+        "a name and a colour, such as 'production red'",
+    )
+    log_format: str = _setting(
+        "how the log is written; JSON has one object a line",
+        setting_types.one_of("text", "json"),
+        "text or json",
+        "text",
+    )
+    log_level: str = _setting(
+        "what is logged; moves of runs are info",
+        setting_types.one_of("info", "warning", "error"),
+        "info, warning or error",
+        "info",
+    )
     log_moves: str = _setting(
-        types.moves,
+        "which claims and successes are logged; what goes wrong always is",
+        setting_types.moves,
         "all, failures, or 1/N for one run in N; after commas the same for a type: 1/100,send_invoice=all",
         "all",
-        help="which claims and successes are logged: all, failures (none of them), 1/N, TYPE=1/N",
     )
-    keep_succeeded_days: int = _setting(types.whole(0, 36_500), f"{_DAYS} succeeded runs are kept", 14)
-    keep_dead_days: int = _setting(types.whole(0, 36_500), f"{_DAYS} dead and cancelled runs are kept", 90)
-    keep_audit_days: int = _setting(types.whole(0, 36_500), f"{_DAYS} audit rows are kept", 365)
+    keep_succeeded_days: int = _setting(
+        "retention; a type may have its own",
+        setting_types.whole(0, 36_500),
+        f"{_DAYS} succeeded runs are kept",
+        14,
+    )
+    keep_dead_days: int = _setting(
+        "retention; a type may have its own",
+        setting_types.whole(0, 36_500),
+        f"{_DAYS} dead and cancelled runs are kept",
+        90,
+    )
+    keep_audit_days: int = _setting(
+        "retention of who did what", setting_types.whole(0, 36_500), f"{_DAYS} audit rows are kept", 365
+    )
     session_seconds: float = _setting(
-        types.number(300, 2_592_000), "seconds from 300 to 2592000 (30 days)", 43_200.0
+        "how long a sign-in lasts",
+        setting_types.number(300, 2_592_000),
+        "seconds from 300 to 2592000 (30 days)",
+        SESSION_SECONDS,
     )
     session_idle_seconds: float = _setting(
-        types.number(60, 2_592_000), "seconds from 60 to 2592000 (30 days)", 1_800.0
+        "how long a sign-in lasts without a click; pages that only stay open count as none",
+        setting_types.number(60, 2_592_000),
+        "seconds from 60 to 2592000 (30 days)",
+        SESSION_IDLE_SECONDS,
     )
-    allow_commands: bool = _setting(types.switch, _SWITCH, False)
+    allow_commands: bool = _setting(
+        "whether a payload may say what command and http do", setting_types.switch, _SWITCH, False
+    )
     run_as_users: str | None = _setting(
-        types.users,
+        "OS users whose commands (command:NAME) a worker of root runs, as them",
+        setting_types.users,
         "names of OS users, separated by commas",
-        help="OS users, separated by commas, whose commands a worker of root runs as them",
     )
-    heartbeat_url: str | None = _setting(types.secret_url, "an http or https URL")
+    heartbeat_url: str | None = _setting(
+        "called while all is well, for a watchdog elsewhere", setting_types.secret_url, "an http or https URL"
+    )
     public_url: str | None = _setting(
-        types.web_url, "the dashboard's http or https URL, for links in messages"
+        "what links in messages begin with",
+        setting_types.web_url,
+        "the dashboard's http or https URL, for links in messages",
     )
-    alert_mail: str | None = _setting(types.addresses, "mail addresses, separated by commas")
-    alert_from: str | None = _setting(types.address, "one mail address; unset: wakeboard@ this host's name")
+    alert_mail: str | None = _setting(
+        "who gets alerts and reports", setting_types.addresses, "mail addresses, separated by commas"
+    )
+    alert_from: str | None = _setting(
+        "from whom alerts and reports come",
+        setting_types.address,
+        "one mail address; unset: wakeboard@ this host's name",
+    )
     smtp_url: str | None = _setting(
-        types.mail_server, "smtp://, smtp+starttls:// or smtps://[user:password@]host[:port]"
+        "the mail server for alerts and reports",
+        setting_types.mail_server,
+        "smtp://, smtp+starttls:// or smtps://[user:password@]host[:port]",
     )
-    alert_webhook_url: str | None = _setting(types.secret_url, "an http or https URL")
-    alert_webhook_secret: str | None = _setting(types.secret, f"{types.SHORTEST_SECRET} characters or more")
+    alert_webhook_url: str | None = _setting(
+        "what else gets alerts", setting_types.secret_url, "an http or https URL"
+    )
+    alert_webhook_secret: str | None = _setting(
+        "signs the alerts that the webhook gets",
+        setting_types.secret,
+        f"{setting_types.SHORTEST_SECRET} characters or more",
+    )
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     @classmethod
@@ -213,7 +332,7 @@ class Settings:
                 values[setting.name] = setting.read(text)
             except (ValueError, KeyError) as error:
                 shown = HIDDEN if setting.read in SECRETS else repr(text)
-                suggestion = error.suggestion if isinstance(error, types.InvalidSetting) else None
+                suggestion = error.suggestion if isinstance(error, setting_types.InvalidSetting) else None
                 hint = f" Did you mean {suggestion}?" if suggestion else ""
                 wrong.append(f"{label} is {shown}; allowed: {setting.allowed}.{hint}")
         if wrong:
