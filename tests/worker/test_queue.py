@@ -15,6 +15,7 @@ from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue.engine import endings, fence, reaping
 from wakeboard.reporting.statistics import ENDLESS, FINE
+from wakeboard.runtime.duties.worker_row import PUBLISH
 
 OPERATOR = Actor("alice", Role.OPERATOR, "web")
 ADMIN = Actor("root", Role.ADMIN, "cli")
@@ -151,7 +152,7 @@ def test_a_limited_type_stays_limited_when_a_worker_publishes_it_again(shared: C
     job_type = factories.a_type(shared, next(_types))
     transitions.types.limit(shared, job_type, 1, OPERATOR)
     transitions.types.pause(shared, job_type, OPERATOR, "why")
-    publish = transitions.types.PUBLISH + " RETURNING t.name"
+    publish = PUBLISH + " RETURNING t.name"
     values = ([job_type], [3], [60.0], [None], ["fixed 30s"], [None], [None], [None], [None])
     assert factories.send(shared, publish, *values) == [(job_type,)]
     (found,) = factories.rows(shared, "job_types", "name = %s", job_type)

@@ -7,8 +7,6 @@ Types that were paused together (``pause_all``) have the moment of their pause i
 paused before, and why, is touched neither by that move nor by ``resume_all``. The last one left of them has
 it in common with the audit log, as long as that remembers; after that it is like any that was paused by
 itself. Mails and calls of alerts go on.
-
-Workers publish the rules of their code here too (``PUBLISH``), never touching what operators decided.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ from psycopg import Connection
 from wakeboard.config import log
 from wakeboard.core.answer import Answer
 from wakeboard.core.rule_types import JOB_TYPE as ALERTS
-from wakeboard.core.time.clock_skew import is_before
 from wakeboard.database.audit import ENGINE, Actor, audited_transaction, record
 from wakeboard.database.read import read_all, read_one
 from wakeboard.queue.operator import Transition, act, permit, wake_workers
@@ -94,29 +91,6 @@ KEEP = """
 UPDATE wakeboard.job_types SET keep_succeeded_days = %(succeeded_days)s, keep_dead_days = %(dead_days)s
 WHERE name = %(name)s
     AND (keep_succeeded_days, keep_dead_days) IS DISTINCT FROM (%(succeeded_days)s::int, %(dead_days)s::int)
-"""
-
-# $1 names, $2 max_attempts, $3 timeouts, $4 leases, $5 backoffs, $6 limits, $7 memory, $8 schedules,
-# $9 zones.
-# Written only where something differs or the row was not seen for a minute, so that many workers that
-# start or beat at once do not queue for the same rows.
-PUBLISH = f"""
-INSERT INTO wakeboard.job_types AS t
-    (name, max_attempts, timeout_seconds, lease_seconds, backoff, max_running, memory_mb, schedule, timezone,
-    seen_at)
-SELECT name, most, timeout, lease, backoff, max_running, memory, schedule, timezone, now()
-FROM unnest($1::text[], $2::int[], $3::float8[], $4::float8[], $5::text[], $6::int[], $7::int[], $8::text[],
-    $9::text[]) AS policy (name, most, timeout, lease, backoff, max_running, memory, schedule, timezone)
-ORDER BY name
-ON CONFLICT (name) DO UPDATE SET max_attempts = excluded.max_attempts,
-    timeout_seconds = excluded.timeout_seconds, lease_seconds = excluded.lease_seconds,
-    backoff = excluded.backoff, max_running = excluded.max_running, memory_mb = excluded.memory_mb,
-    schedule = excluded.schedule, timezone = excluded.timezone, seen_at = now()
-WHERE t.seen_at IS NULL OR {is_before("t.seen_at", 60)}
-    OR (t.max_attempts, t.timeout_seconds, t.lease_seconds, t.backoff, t.max_running, t.memory_mb, t.schedule,
-        t.timezone)
-    IS DISTINCT FROM (excluded.max_attempts, excluded.timeout_seconds, excluded.lease_seconds,
-        excluded.backoff, excluded.max_running, excluded.memory_mb, excluded.schedule, excluded.timezone)
 """
 
 # How long ended runs of a type may be kept, in days.

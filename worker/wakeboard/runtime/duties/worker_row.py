@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 import psycopg
 
 from wakeboard import __version__
+from wakeboard.core.time.clock_skew import is_before
 from wakeboard.queue.engine.unbegun import REMOVE_ENDED
-from wakeboard.queue.types import PUBLISH
 from wakeboard.runtime.worker import Worker
 from wakeboard.schedules import code_schedules
 
@@ -31,10 +31,28 @@ WITH gone AS (
 )
 DELETE FROM wakeboard.loops WHERE last_success_at < now() - interval '1 day'
 """
-_TYPE_COLUMNS = (
-    "name", "max_attempts", "timeout_seconds", "lease_seconds", "backoff", "max_running", "memory_mb",
-    "schedule", "timezone",
-)  # fmt: skip
+# The columns of job_types that have the rules of the code, each with its SQL type. What operators decided is
+# in others.
+TYPE_COLUMNS = {
+    "name": "text", "max_attempts": "int", "timeout_seconds": "float8", "lease_seconds": "float8",
+    "backoff": "text", "max_running": "int", "memory_mb": "int", "schedule": "text", "timezone": "text",
+}  # fmt: skip
+_NAMES = ", ".join(TYPE_COLUMNS)
+_RULES = [name for name in TYPE_COLUMNS if name != "name"]
+# The columns as arrays in turn. Written only where something differs or the row was not seen for a minute, so
+# that many workers that start or beat at once do not queue for the same rows.
+PUBLISH = f"""
+INSERT INTO wakeboard.job_types AS t ({_NAMES}, seen_at)
+SELECT {_NAMES}, now()
+FROM unnest({", ".join(f"${place}::{name}[]" for place, name in enumerate(TYPE_COLUMNS.values(), 1))})
+    AS policy ({_NAMES})
+ORDER BY name
+ON CONFLICT (name) DO UPDATE SET {", ".join(f"{name} = excluded.{name}" for name in _RULES)},
+    seen_at = now()
+WHERE t.seen_at IS NULL OR {is_before("t.seen_at", 60)}
+    OR ({", ".join(f"t.{name}" for name in _RULES)})
+    IS DISTINCT FROM ({", ".join(f"excluded.{name}" for name in _RULES)})
+"""
 
 Policies = Sequence[Mapping[str, object]]
 
@@ -65,7 +83,7 @@ class WorkerRow:
 
     def publish_types(self, connection: psycopg.Connection, policies: Policies) -> None:
         """Write the types' policies, so that any worker's reaper can decide for any type."""
-        columns = ([policy.get(column) for policy in policies] for column in _TYPE_COLUMNS)
+        columns = ([policy.get(column) for policy in policies] for column in TYPE_COLUMNS)
         _execute(connection, PUBLISH, *columns)
 
     def mark_stopped(self, connection: psycopg.Connection) -> None:
