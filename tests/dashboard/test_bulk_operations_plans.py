@@ -13,7 +13,7 @@ from tests.conftest import Connection
 from tests.support.factories import a_type
 from tests.support.workers.bulk_operations import asked, begin, database_now, operation
 from wakeboard.bulk import advance, matching, rules, start
-from wakeboard.reporting.filters import pages
+from wakeboard.reporting.filters import paging
 
 DIALECT = dialect.dialect()
 WALKS = (
@@ -85,14 +85,14 @@ def test_the_runs_of_a_filter_are_found_by_an_index(
 ) -> None:
     connection.execute("ANALYZE wakeboard.job_runs")
     seen: list[str] = []
-    read_select = pages.read_select
+    read_select = paging.read_select
 
     def noted(there: Connection, statement: Select[Any]) -> list[dict[str, Any]]:
         compiled = statement.compile(dialect=DIALECT, compile_kwargs={"render_postcompile": True})
         seen.append(plan(there, str(compiled), compiled.params))
         return read_select(there, statement)
 
-    monkeypatch.setattr(pages, "read_select", noted)
+    monkeypatch.setattr(paging, "read_select", noted)
     found = matching.matching(connection, "retry", asked(**filters), database_now(connection))
     assert len(found.ids) == 3000 and seen
     for told in seen:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.worker.test_claims import claimed, claims
+from tests.worker.test_claim_planner import claimed, claims
 from wakeboard.core.outcome import AttemptResult
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.process.shared_slot import boottime_ns

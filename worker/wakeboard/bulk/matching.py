@@ -16,7 +16,7 @@ from psycopg import Connection
 from wakeboard.bulk import rules
 from wakeboard.core.states import Status
 from wakeboard.database.read import read_all
-from wakeboard.reporting.filters.pages import SearchPage, read_ids, read_page
+from wakeboard.reporting.filters.paging import SearchPage, read_ids, read_page
 from wakeboard.reporting.filters.runs import states_of
 from wakeboard.reporting.filters.search import Start, search
 from wakeboard.reporting.filters.values import LARGEST_ID, FilterValues

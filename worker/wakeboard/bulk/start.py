@@ -13,7 +13,7 @@ from psycopg import Connection
 
 from wakeboard.bulk import rules
 from wakeboard.core.answer import Answer
-from wakeboard.database.audit import Actor, _short, audited_transaction, record
+from wakeboard.database.audit import Actor, audited_transaction, record, shorten
 from wakeboard.queue.operator import permit
 
 # More open operations at once would be hard to follow.
@@ -180,7 +180,7 @@ def _bind(
         "actor": actor.name,
         "role": actor.role.value,
         "source": actor.source,
-        "reason": _short(reason) if reason else None,
+        "reason": shorten(reason) if reason else None,
     }
     (operation_id,) = connection.execute(INSERT, values).fetchone() or (0,)
     values = {

@@ -16,12 +16,12 @@ from wakeboard.database.audit import Actor, terminal_actor
 from wakeboard.queue import selection
 
 # connection, target, actor, reason → answer
-Move = Callable[[Connection, Any, Actor, str | None], Answer]
+MoveFunction = Callable[[Connection, Any, Actor, str | None], Answer]
 Argument = Callable[[Callable[..., int]], Callable[..., int]]
 NAME = click.argument("target", metavar="NAME")
 
 
-def add_verb(group: click.Group, name: str, move: Move, help: str, argument: Argument = NAME) -> None:
+def add_verb(group: click.Group, name: str, move: MoveFunction, help: str, argument: Argument = NAME) -> None:
     """Add the command ``name`` to ``group``: it applies ``move`` to the value or values of ``argument``.
 
     ``argument`` is a click argument called "target".

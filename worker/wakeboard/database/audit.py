@@ -103,13 +103,13 @@ def record(
     to 500 characters.
     """
     values = (
-        _short(actor.name),
+        shorten(actor.name),
         actor.role.value,
         actor.source,
         action,
         target_type,
-        None if target_id is None else _short(str(target_id)),
-        _short(reason) if reason else None,
+        None if target_id is None else shorten(str(target_id)),
+        shorten(reason) if reason else None,
         _json(before),
         _json(after),
         result,
@@ -124,9 +124,9 @@ def _log(actor: Actor, action: str, target_type: str | None, target_id: object, 
     """Log the act without reason and payload, which may hold secrets. The engine logs its own moves."""
     if actor.source == ENGINE.source:
         return
-    name = "" if target_id is None else f":{_short(str(target_id))}"
+    name = "" if target_id is None else f":{shorten(str(target_id))}"
     line = partial(
-        log.note, action, by=_short(actor.name), role=actor.role.value, source=actor.source,
+        log.note, action, by=shorten(actor.name), role=actor.role.value, source=actor.source,
         target=f"{target_type}{name}" if target_type else None, result=result, request_id=actor.request_id,
     )  # fmt: skip
     pending = _pending.get()
@@ -136,7 +136,7 @@ def _log(actor: Actor, action: str, target_type: str | None, target_id: object, 
         pending.append(line)
 
 
-def _short(text: str) -> str:
+def shorten(text: str) -> str:
     """Return ``text`` without control characters, at most 500 characters long."""
     clean = "".join(c if c.isprintable() else " " for c in text[:500])
     return clean.encode("utf-8", "replace").decode()

@@ -42,7 +42,7 @@ def audit(limit: int, cursor: int | None, **options: tuple[str, ...]) -> None:
     """List who did what, newest first. --json has what changed: before and after."""
     # Imported here, because they load SQLAlchemy.
     from wakeboard.reporting.filters.audit import FIELDS, search
-    from wakeboard.reporting.filters.pages import read_page
+    from wakeboard.reporting.filters.paging import read_page
     from wakeboard.reporting.filters.search import Start
 
     pairs = [(name, text) for name, texts in options.items() for text in texts]

@@ -116,7 +116,7 @@ def runs(
     payload.customer.id:7, and words to search for. The options say the same.
     """
     # Imported here, because they load SQLAlchemy, which no other command of this module needs.
-    from wakeboard.reporting.filters.pages import read_ids, read_page
+    from wakeboard.reporting.filters.paging import read_ids, read_page
     from wakeboard.reporting.filters.search import Start, search
 
     pairs = _filter_pairs(payload, options)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf, nan
-from typing import Any
 
 import pytest
 
-from wakeboard.queue.engine.claims import LOCK_LIMIT
+from wakeboard.queue.engine.claims import LOCK_LIMIT, ClaimedRow
 from wakeboard.runtime.loop.channel import Transaction, array
 from wakeboard.runtime.loop.claim_batch import WINDOW, ClaimBatch, ClaimResult, windows
 from wakeboard.runtime.loop.claim_cursor import ClaimCursor
@@ -35,10 +34,8 @@ def claims(*names: str, slots: int = 2, max_attempts: int = 10) -> ClaimPlanner:
 
 
 def held(made: ClaimPlanner, job_type: str, most: int | None = None) -> RunInFlight:
-    head = (1, 1, 1, 0, job_type, "{}", None, None, None, "2026-01-01")
-    return run_from_row(
-        (*head, most, None, None), made.policies, worker_id="w", lease_seconds=30, leased_ns=0
-    )
+    row = claimed(job_type, 1)._replace(max_attempts=most)
+    return run_from_row(row, made.policies, worker_id="w", lease_seconds=30, leased_ns=0)
 
 
 def learn_quick(made: ClaimPlanner, job_type: str, most: int | None = None) -> None:
@@ -47,9 +44,11 @@ def learn_quick(made: ClaimPlanner, job_type: str, most: int | None = None) -> N
     made.count_written(300)
 
 
-def claimed(job_type: str, run_id: int, run_at: str = "2026-01-01 00:00:00+00") -> tuple[Any, ...]:
+def claimed(job_type: str, run_id: int, run_at: str = "2026-01-01 00:00:00+00") -> ClaimedRow:
     """Return a row as a claim brings it."""
-    return (run_id, 1, 1, 0, job_type, "{}", None, None, None, "2026-01-01", None, None, None, 2, run_at)
+    return ClaimedRow(
+        run_id, 1, 1, 0, job_type, "{}", None, None, None, "2026-01-01", None, None, None, 2, run_at
+    )
 
 
 def loads(*outstanding: int, slow: Sequence[int] = ()) -> list[Load]:
