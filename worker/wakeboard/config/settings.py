@@ -194,7 +194,7 @@ class Settings:
         25.0,
     )
     kill_seconds: float = _setting(
-        "from a request to stop to SIGTERM, and from there to SIGKILL",
+        "from SIGTERM to SIGKILL; of a cancel, from the request to SIGTERM too",
         setting_types.number(0, 3600),
         "seconds from 0 to 3600",
         5.0,
