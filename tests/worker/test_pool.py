@@ -551,9 +551,7 @@ def test_pool_and_table_wait_equally_long(error: Exception, failures: int) -> No
     future.failures = failures
     raised = result_of_exception(error, kind.permanent)
     here = decide_for_the_pool(future, raised, is_cancelled=False, is_stopped=False)
-    there = decide_for_the_table(
-        held(failures, kind.backoff), raised, took_seconds=1.0, ended_ns=0, is_stopping=False
-    )
+    there = decide_for_the_table(held(failures, kind.backoff), raised, took_seconds=1.0, ended_ns=0)
     assert there is not None
     assert here.delay_seconds == (None if raised.permanent else there.delay_seconds)
     assert here.failures == failures + 1

@@ -32,7 +32,7 @@ def test_no_kind_of_answer_waits_for_the_others() -> None:
 def test_a_refusal_that_is_not_about_the_data_costs_no_answer() -> None:
     made, _, _ = result_queue()
     answer = AttemptResult("returned", result='{"kept": true}', output_tail="kept")
-    ended = decide_end(held(), answer, took_seconds=1, ended_ns=1, is_stopping=False)
+    ended = decide_end(held(), answer, took_seconds=1, ended_ns=1)
     assert ended is not None
     for state in ("55P03", "57014", "40P01", "53100", "25006"):
         made.refuse([ended], StatementFailed("no", state))
@@ -178,7 +178,7 @@ def test_of_two_attempts_of_one_run_in_one_batch_only_the_one_that_owns_it_is_wr
     made, written, refused = result_queue()
     for one in (old, held(taken.id, taken.lease_epoch)):
         answer = AttemptResult("raised", "E", "no") if how == "fail" else AttemptResult("returned")
-        ended = decide_end(one, answer, took_seconds=1, ended_ns=boottime_ns(), is_stopping=False)
+        ended = decide_end(one, answer, took_seconds=1, ended_ns=boottime_ns())
         if how == "release":
             ended = release_unstarted(one)
         assert ended is not None and ended.move == how

@@ -61,9 +61,7 @@ class Desk:
     def end(self, runs: Sequence[RunInFlight]) -> None:
         """Let attempts end well, and the loop make one step."""
         for run in runs:
-            ended = decide_end(
-                run, AttemptResult("returned"), took_seconds=1, ended_ns=boottime_ns(), is_stopping=False
-            )
+            ended = decide_end(run, AttemptResult("returned"), took_seconds=1, ended_ns=boottime_ns())
             assert ended is not None
             self.writer.deferred.add(ended)
         self.writer.step()

@@ -26,11 +26,10 @@ def held(run_id: int = 1, epoch: int = 1, **columns: Any) -> RunInFlight:
     return made
 
 
-def decided(kind: Kind, *, is_stopping: bool = False, **columns: Any) -> EndedAttempt:
+def decided(kind: Kind, **columns: Any) -> EndedAttempt:
     """Return what is decided of an answer of ``kind`` for a run that is held as ``columns`` say."""
     ended = decide_end(
-        held(**columns), AttemptResult(kind, error_code="code"), took_seconds=1, ended_ns=boottime_ns(),
-        is_stopping=is_stopping,
-    )  # fmt: skip
+        held(**columns), AttemptResult(kind, error_code="code"), took_seconds=1, ended_ns=boottime_ns()
+    )
     assert ended is not None
     return ended

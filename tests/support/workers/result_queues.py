@@ -69,8 +69,6 @@ def running(connection: Connection, count: int) -> list[RunInFlight]:
 
 def succeeded(one: RunInFlight, **answer: Any) -> EndedAttempt:
     """Let a held run end well."""
-    ended = decide_end(
-        one, AttemptResult("returned", **answer), took_seconds=1, ended_ns=boottime_ns(), is_stopping=False
-    )
+    ended = decide_end(one, AttemptResult("returned", **answer), took_seconds=1, ended_ns=boottime_ns())
     assert ended is not None
     return ended

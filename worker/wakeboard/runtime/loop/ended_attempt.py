@@ -13,7 +13,7 @@ from wakeboard.core.outcome import PLAIN, AttemptResult
 from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.core.retry import delay_seconds
 from wakeboard.core.states import FINISH_REFUSED
-from wakeboard.runtime.loop.in_flight import RunInFlight
+from wakeboard.runtime.loop.in_flight import RunInFlight, StopReason
 
 Move = Literal["succeed", "fail", "release"]
 
@@ -48,7 +48,7 @@ class EndedAttempt:
 
 
 def decide_end(
-    run: RunInFlight, answer: AttemptResult, *, took_seconds: float, ended_ns: int, is_stopping: bool
+    run: RunInFlight, answer: AttemptResult, *, took_seconds: float, ended_ns: int
 ) -> EndedAttempt | None:
     """Return what to write for a child's answer, None when ``transaction()`` has already written it.
 
@@ -57,7 +57,6 @@ def decide_end(
         answer: The child's answer, or what the end of its process says.
         took_seconds: How long the attempt took.
         ended_ns: When it ended.
-        is_stopping: Whether the worker stops. An attempt cut short for that is given back and costs nothing.
     """
     if answer.kind == "returned":
         return EndedAttempt(run, "succeed", answer, "succeeded", True, ended_ns, took_seconds)
@@ -65,19 +64,23 @@ def decide_end(
         return None
     if answer.kind == "unbegun":
         return release_unstarted(run)
-    was_cut_short = answer.kind in ("cancelled", "crashed", "timed_out") and run.terminated_ns > 0
-    if run.is_timed_out and was_cut_short:
-        return _failure(run, _timeout_answer(run, answer), "timed_out", took_seconds, ended_ns)
-    if run.cancel_requested_ns and answer.kind in ("cancelled", "crashed", "timed_out"):
-        answer = replace(answer, error_code="cancelled", message="cancelled on request", permanent=False)
-        return _failure(run, answer, "cancelled", took_seconds, ended_ns)
-    if run.memory_bytes and was_cut_short:
-        return _failure(run, _memory_answer(run, answer), "failed", took_seconds, ended_ns)
-    if run.is_fenced and was_cut_short:
-        return _failure(run, _lease_answer(answer), "failed", took_seconds, ended_ns)
-    if is_stopping and was_cut_short:
-        return EndedAttempt(run, "release", answer, "released", True, ended_ns, took_seconds)
     outcome = "timed_out" if answer.kind == "timed_out" else "failed"
+    # A handler that raised an error of its own was not cut short.
+    match None if answer.kind == "raised" else run.stop_reason:
+        case None | StopReason.LEASE_LOST:
+            # Of a lost run the database refuses every answer, and notes the outcome.
+            pass
+        case StopReason.TIMEOUT:
+            answer, outcome = _timeout_answer(run, answer), "timed_out"
+        case StopReason.CANCEL:
+            answer, outcome = _cancel_answer(answer), "cancelled"
+        case StopReason.MEMORY:
+            answer = _memory_answer(run, answer)
+        case StopReason.LEASE_UNCONFIRMED:
+            answer = _lease_answer(answer)
+        case StopReason.SHUTDOWN:
+            # It is given back and costs nothing.
+            return EndedAttempt(run, "release", answer, "released", True, ended_ns, took_seconds)
     return _failure(run, answer, outcome, took_seconds, ended_ns)
 
 
@@ -114,6 +117,10 @@ def _timeout_answer(run: RunInFlight, answer: AttemptResult) -> AttemptResult:
     seconds = run.assignment.timeout_seconds
     message = f"ran longer than its timeout of {seconds:g} s and was stopped"
     return replace(answer, error_code="timed_out", message=message, permanent=False)
+
+
+def _cancel_answer(answer: AttemptResult) -> AttemptResult:
+    return replace(answer, error_code="cancelled", message="cancelled on request", permanent=False)
 
 
 def _memory_answer(run: RunInFlight, answer: AttemptResult) -> AttemptResult:

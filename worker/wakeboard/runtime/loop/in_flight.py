@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from wakeboard.core.process.assignment import Assignment, assignment_of
 from wakeboard.runtime.loop.channel import Row, Rows
@@ -18,6 +19,17 @@ FENCE = 0.9
 # Ten years. A row may hold any number above 0, Infinity and NaN too, and no deadline can be computed from
 # these.
 LONGEST_SECONDS = 315_360_000.0
+
+
+class StopReason(IntEnum):
+    """Why this worker stops a run. Of several, the first in this order says how the attempt ended."""
+
+    LEASE_LOST = 1
+    TIMEOUT = 2
+    CANCEL = 3
+    MEMORY = 4
+    LEASE_UNCONFIRMED = 5
+    SHUTDOWN = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +52,7 @@ class RunInFlight:
     """One claimed run: its assignment, its rules, and when its lease was last known to be ours.
 
     Ten thousand are created a second, so fields that few runs need are set on the instance only when needed.
+    ``cancel_requested_ns``, ``terminated_ns``, ``killed_ns``: when the worker did that, 0 before.
     ``memory_bytes``: what the run used when that exceeded its limit of ``memory_mb``.
     """
 
@@ -53,12 +66,10 @@ class RunInFlight:
     memory_mb: int | None = None
     slot: int | None = field(default=None, init=False)
     is_slow: bool = field(default=True, init=False)
+    cancel_requested_ns: int = field(default=0, init=False)
     terminated_ns: int = field(default=0, init=False)
     killed_ns: int = field(default=0, init=False)
-    cancel_requested_ns: int = field(default=0, init=False)
-    is_timed_out: bool = field(default=False, init=False)
-    is_lost: bool = field(default=False, init=False)
-    is_fenced: bool = field(default=False, init=False)
+    stop_reason: StopReason | None = field(default=None, init=False)
     is_forgotten: bool = field(default=False, init=False)
     memory_bytes: int = field(default=0, init=False)
 
@@ -69,6 +80,10 @@ class RunInFlight:
     @property
     def lease_epoch(self) -> int:
         return self.assignment.lease_epoch
+
+    def add_stop_reason(self, reason: StopReason) -> None:
+        """Note why the run is stopped; a reason that comes first in ``StopReason`` stays."""
+        self.stop_reason = reason if self.stop_reason is None else min(reason, self.stop_reason)
 
     def is_past_fence(self, now_ns: int) -> bool:
         """Whether the lease may end before we could know: what runs must be stopped now."""

@@ -11,7 +11,7 @@ import math
 from time import monotonic
 
 from wakeboard.core.process.shared_slot import CurrentRun, boottime_ns
-from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight
+from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, StopReason
 from wakeboard.runtime.processes.children import Children
 
 MEMORY_SECONDS = 0.5
@@ -39,12 +39,13 @@ class RunLimits:
         if run is None or run.slot is None or run.cancel_requested_ns:
             return
         run.cancel_requested_ns = boottime_ns()
+        run.add_stop_reason(StopReason.CANCEL)
         self._children.request_cancel(run.slot, run.run_id, run.lease_epoch)
 
     def mark_lost(self, run_id: int, lease_epoch: int) -> None:
         """Note that another worker has the run now; its process is killed while it runs it."""
         if run := self._in_flight.get(run_id, lease_epoch):
-            run.is_lost = True
+            run.add_stop_reason(StopReason.LEASE_LOST)
 
     def step(self) -> None:
         """Check every slot and every lease once."""
@@ -60,23 +61,23 @@ class RunLimits:
                     self._check_memory(slot, run, run.memory_mb, now)
         for run in self._in_flight.all():
             if run.slot is not None and run.is_past_fence(now) and not run.killed_ns:
-                run.is_fenced = True
-                self._kill(run.slot, run, now, whatever_runs=True)
+                self._kill(run.slot, run, now, StopReason.LEASE_UNCONFIRMED, whatever_runs=True)
 
     def _check_time(self, slot: int, started: CurrentRun, run: RunInFlight, now: int) -> None:
         """Stop a run that is past its timeout, cancelled or lost."""
+        if run.killed_ns:
+            return
         if run.terminated_ns:
             if now - run.terminated_ns >= self._kill_ns:
                 self._kill(slot, run, now)
-        elif run.is_lost:
+        elif run.stop_reason is StopReason.LEASE_LOST:
             self._kill(slot, run, now)
         elif run.cancel_requested_ns:
             self._children.request_cancel(slot, run.run_id, run.lease_epoch)
             if now - run.cancel_requested_ns >= self._kill_ns:
-                self._terminate(slot, run, now)
+                self._terminate(slot, run, now, StopReason.CANCEL)
         elif now - started.started_ns >= run.assignment.timeout_seconds * 1e9:
-            run.is_timed_out = True
-            self._terminate(slot, run, now)
+            self._terminate(slot, run, now, StopReason.TIMEOUT)
 
     def _check_memory(self, slot: int, run: RunInFlight, megabytes: int, now: int) -> None:
         """Kill a run whose processes use more memory than its type may."""
@@ -84,20 +85,33 @@ class RunLimits:
         used = None if run.killed_ns else self._children.memory(slot, limit)
         if used is not None and used > limit:
             run.memory_bytes = used
-            self._kill(slot, run, now)
+            self._kill(slot, run, now, StopReason.MEMORY)
 
-    def _terminate(self, slot: int, run: RunInFlight, now: int) -> None:
+    def _terminate(self, slot: int, run: RunInFlight, now: int, reason: StopReason) -> None:
         """Send SIGTERM to the slot's run, once."""
-        if not run.terminated_ns:
+        if not (run.terminated_ns or run.killed_ns):
             run.terminated_ns = now
+            run.add_stop_reason(reason)
             self._children.terminate(slot)
 
-    def _kill(self, slot: int, run: RunInFlight, now: int, *, whatever_runs: bool = False) -> None:
-        """Kill the slot's child, once: while it runs ``run``, or ``whatever_runs``."""
+    def _kill(
+        self,
+        slot: int,
+        run: RunInFlight,
+        now: int,
+        reason: StopReason | None = None,
+        *,
+        whatever_runs: bool = False,
+    ) -> None:
+        """Kill the slot's child, once: while it runs ``run``, or ``whatever_runs``.
+
+        ``reason``: None when the run has one already.
+        """
         if run.killed_ns:
             return
         run.killed_ns = now
-        run.terminated_ns = run.terminated_ns or now
+        if reason is not None:
+            run.add_stop_reason(reason)
         if whatever_runs:
             self._children.kill(slot)
         else:
@@ -110,9 +124,9 @@ class RunLimits:
             if run.slot is None:
                 continue
             if kill:
-                self._kill(run.slot, run, now, whatever_runs=True)
+                self._kill(run.slot, run, now, StopReason.SHUTDOWN, whatever_runs=True)
             else:
-                self._terminate(run.slot, run, now)
+                self._terminate(run.slot, run, now, StopReason.SHUTDOWN)
 
 
 class Shutdown:

@@ -25,7 +25,13 @@ from wakeboard.runtime.loop.ended_attempt import (
     release_bystander,
     release_unstarted,
 )
-from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, is_past_fence, run_from_row
+from wakeboard.runtime.loop.in_flight import (
+    RunInFlight,
+    RunsInFlight,
+    StopReason,
+    is_past_fence,
+    run_from_row,
+)
 from wakeboard.runtime.loop.result_writer import ResultWriter
 from wakeboard.runtime.processes.children import Children
 from wakeboard.runtime.processes.protocol import AttemptEnd, ChildExit, SuccessBatch
@@ -296,7 +302,7 @@ class Slots:
         Not while one child after the other ends before it starts a run.
         """
         run = self.in_flight.get(assignment.run_id, assignment.lease_epoch)
-        if run is None or run.slot != slot or run.is_lost:
+        if run is None or run.slot != slot or run.stop_reason is StopReason.LEASE_LOST:
             return False
         return not self.is_stopping and self._idle_deaths < IDLE_DEATHS and not run.is_past_fence(now_ns)
 
@@ -319,7 +325,7 @@ class Slots:
         self._planner.demand.unblock()
 
     def _end(self, run: RunInFlight, answer: AttemptResult, seconds: float, ended_ns: int) -> None:
-        ended = decide_end(run, answer, took_seconds=seconds, ended_ns=ended_ns, is_stopping=self.is_stopping)
+        ended = decide_end(run, answer, took_seconds=seconds, ended_ns=ended_ns)
         if ended is None:
             self._writer.handle_committed(run, seconds)
             if answer.error_code is not None:
