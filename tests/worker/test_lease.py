@@ -146,11 +146,11 @@ def test_a_cancel_is_seen_without_any_notification(connection: Connection, datab
 
 
 @pytest.mark.parametrize(("age", "is_past"), [(26.0, False), (27.5, True)])
-def test_the_fence_stands_at_nine_tenths_of_the_lease(age: float, is_past: bool) -> None:
-    assert held(1, 1, age_seconds=age).is_past_fence(boottime_ns()) == is_past
+def test_a_lease_is_unconfirmed_after_nine_tenths_of_it(age: float, is_past: bool) -> None:
+    assert held(1, 1, age_seconds=age).is_lease_unconfirmed(boottime_ns()) == is_past
 
 
-def test_the_fence_counts_from_before_the_renewal_was_sent(connection: Connection, database: str) -> None:
+def test_a_lease_counts_from_before_its_renewal_was_sent(connection: Connection, database: str) -> None:
     (one,) = running(connection)
     before = boottime_ns()
     Keeper(database, one).keeper.step(connection)

@@ -14,8 +14,9 @@ from enum import IntEnum
 from wakeboard.core.process.assignment import Assignment, assignment_of
 from wakeboard.runtime.loop.channel import Row, Rows
 
-# A run is stopped after this share of a lease that was not renewed.
-FENCE = 0.9
+# A run is killed after this share of its lease without a confirmed renewal. The rest of the lease is for the
+# kill: nobody else can have taken the run before its process is gone.
+UNCONFIRMED_SHARE = 0.9
 # Ten years. A row may hold any number above 0, Infinity and NaN too, and no deadline can be computed from
 # these.
 LONGEST_SECONDS = 315_360_000.0
@@ -85,14 +86,14 @@ class RunInFlight:
         """Note why the run is stopped; a reason that comes first in ``StopReason`` stays."""
         self.stop_reason = reason if self.stop_reason is None else min(reason, self.stop_reason)
 
-    def is_past_fence(self, now_ns: int) -> bool:
+    def is_lease_unconfirmed(self, now_ns: int) -> bool:
         """Whether the lease may end before we could know: what runs must be stopped now."""
-        return is_past_fence(self.leased_ns, self.lease_seconds, now_ns)
+        return is_lease_unconfirmed(self.leased_ns, self.lease_seconds, now_ns)
 
 
-def is_past_fence(leased_ns: int, lease_seconds: float, now_ns: int) -> bool:
+def is_lease_unconfirmed(leased_ns: int, lease_seconds: float, now_ns: int) -> bool:
     """Whether a lease of so many seconds, known to be ours at ``leased_ns``, may end soon."""
-    return now_ns - leased_ns > lease_seconds * FENCE * 1e9
+    return now_ns - leased_ns > lease_seconds * UNCONFIRMED_SHARE * 1e9
 
 
 def run_from_row(

@@ -60,7 +60,7 @@ class RunLimits:
                 if is_memory_due and run.memory_mb is not None:
                     self._check_memory(slot, run, run.memory_mb, now)
         for run in self._in_flight.all():
-            if run.slot is not None and run.is_past_fence(now) and not run.killed_ns:
+            if run.slot is not None and run.is_lease_unconfirmed(now) and not run.killed_ns:
                 self._kill(run.slot, run, now, StopReason.LEASE_UNCONFIRMED, whatever_runs=True)
 
     def _check_time(self, slot: int, started: CurrentRun, run: RunInFlight, now: int) -> None:

@@ -29,7 +29,7 @@ from wakeboard.runtime.loop.in_flight import (
     RunInFlight,
     RunsInFlight,
     StopReason,
-    is_past_fence,
+    is_lease_unconfirmed,
     run_from_row,
 )
 from wakeboard.runtime.loop.result_writer import ResultWriter
@@ -105,14 +105,15 @@ class Slots:
     def _may_start(self, sent_ns: int) -> bool:
         """Whether all runs of a claim that was sent at ``sent_ns`` may start: no lease is shorter than
         ours."""
-        return not self.is_stopping and not is_past_fence(sent_ns, self._worker.lease_seconds, boottime_ns())
+        lease_seconds = self._worker.lease_seconds
+        return not self.is_stopping and not is_lease_unconfirmed(sent_ns, lease_seconds, boottime_ns())
 
     def _startable(self, claimed: Sequence[RunInFlight]) -> list[RunInFlight]:
         """Return the runs that may start; give the others back."""
         now = boottime_ns()
         startable: list[RunInFlight] = []
         for run in claimed:
-            if self.is_stopping or run.is_past_fence(now):
+            if self.is_stopping or run.is_lease_unconfirmed(now):
                 self._deferred.add(release_unstarted(run))
             else:
                 startable.append(run)
@@ -304,7 +305,8 @@ class Slots:
         run = self.in_flight.get(assignment.run_id, assignment.lease_epoch)
         if run is None or run.slot != slot or run.stop_reason is StopReason.LEASE_LOST:
             return False
-        return not self.is_stopping and self._idle_deaths < IDLE_DEATHS and not run.is_past_fence(now_ns)
+        is_late = self.is_stopping or run.is_lease_unconfirmed(now_ns)
+        return not is_late and self._idle_deaths < IDLE_DEATHS
 
     def _note_idle_death(self, event: ChildExit) -> None:
         """Count a child that died before it started a run. After a few, claims pause longer and longer, until
