@@ -172,7 +172,7 @@ def test_sigkill_of_a_child_is_told_at_once_and_its_slot_works_again(
     died = nursery.wait_for(ChildExit)
     assert time.monotonic() - killed_at < 1
     assert (died.answer.error_code, died.answer.message) == ("killed", "killed by signal 9 (SIGKILL)")
-    assert not died.is_kill_ordered
+    assert not died.is_unconditional_kill
     assert (died.running, died.unstarted) == (waiting, [queued])
     assert died.answer.output_tail == "waiting\n"
     assert nursery.children.current(0) is None
@@ -304,7 +304,7 @@ def test_kill_ends_a_handler_that_nothing_else_ends(nursery: Nursery, tmp_path: 
     nursery.children.terminate(0)
     nursery.children.kill(0)
     died = nursery.wait_for(ChildExit)
-    assert (died.running, died.answer.error_code, died.is_kill_ordered) == (run, "killed", True)
+    assert (died.running, died.answer.error_code, died.is_unconditional_kill) == (run, "killed", True)
 
 
 def test_kill_ends_a_child_that_is_stopped(nursery: Nursery) -> None:
@@ -430,7 +430,7 @@ def test_a_kill_meant_for_a_run_that_has_ended_spares_the_next_one(nursery: Nurs
     nursery.wait_for(AttemptEnd)
     nursery.begin(bystander)
     pid = nursery.pid()
-    nursery.children.kill(0, over.run_id, over.lease_epoch)
+    nursery.children.kill_run(0, over.run_id, over.lease_epoch)
     nursery.children.request_cancel(0, bystander.run_id, bystander.lease_epoch)
     assert nursery.wait_for(AttemptEnd).answer.kind == "cancelled"
     nursery.run(assign("nothing"))
@@ -450,7 +450,7 @@ def test_kills_that_race_with_the_ends_of_short_runs_never_hit_another_run(nurse
         kill_at = seen.started_ns + number * 50_000
         while time.clock_gettime_ns(time.CLOCK_BOOTTIME) < kill_at:
             pass
-        nursery.children.kill(0, seen.run_id, seen.lease_epoch)
+        nursery.children.kill_run(0, seen.run_id, seen.lease_epoch)
         nursery.wait_until(lambda: not nursery.children.outstanding(0))
         deaths = [event for event in nursery.events if isinstance(event, ChildExit)]
         # None: it had answered, and was killed before it could begin the next one.
@@ -465,7 +465,7 @@ def test_a_kill_finds_its_run_although_its_child_was_stopped_before(nursery: Nur
     run = assign("wait")
     nursery.begin(run)
     os.kill(nursery.pid(), signal.SIGSTOP)
-    nursery.children.kill(0, run.run_id, run.lease_epoch)
+    nursery.children.kill_run(0, run.run_id, run.lease_epoch)
     assert nursery.wait_for(ChildExit).running == run
 
 

@@ -365,9 +365,9 @@ class Supervisor:
         else:
             self._children.end_idle()
         if self._shutdown.must_kill:
-            self._limits.stop_all(kill=True)
+            self._limits.kill_all()
         elif self._shutdown.must_interrupt:
-            self._limits.stop_all(kill=False)
+            self._limits.terminate_all()
 
     def _end_without_threads(self) -> None:
         """End the worker when a thread that it needs cannot be kept alive.

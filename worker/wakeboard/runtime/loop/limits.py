@@ -3,6 +3,7 @@
 A run past its timeout gets SIGTERM, and SIGKILL after ``kill_seconds``. A cancelled run is notified first
 (its ``check()`` raises), then terminated and killed. A run whose lease may end unseen is killed at once,
 because nobody may run it twice. So is a run that uses more memory than its type may: other runs would suffer.
+docs/operating.md has the table of all reasons for which a child is killed.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class RunLimits:
                     self._check_memory(slot, run, run.memory_mb, now)
         for run in self._in_flight.all():
             if run.slot is not None and run.is_lease_unconfirmed(now) and not run.killed_ns:
-                self._kill(run.slot, run, now, StopReason.LEASE_UNCONFIRMED, whatever_runs=True)
+                run.add_stop_reason(StopReason.LEASE_UNCONFIRMED)
+                self._kill_slot(run.slot, run, now)
 
     def _check_time(self, slot: int, started: CurrentRun, run: RunInFlight, now: int) -> None:
         """Stop a run that is past its timeout, cancelled or lost."""
@@ -69,15 +71,16 @@ class RunLimits:
             return
         if run.terminated_ns:
             if now - run.terminated_ns >= self._kill_ns:
-                self._kill(slot, run, now)
+                self._kill_run(slot, run, now)
         elif run.stop_reason is StopReason.LEASE_LOST:
-            self._kill(slot, run, now)
+            self._kill_run(slot, run, now)
         elif run.cancel_requested_ns:
             self._children.request_cancel(slot, run.run_id, run.lease_epoch)
             if now - run.cancel_requested_ns >= self._kill_ns:
-                self._terminate(slot, run, now, StopReason.CANCEL)
+                self._terminate(slot, run, now)
         elif now - started.started_ns >= run.assignment.timeout_seconds * 1e9:
-            self._terminate(slot, run, now, StopReason.TIMEOUT)
+            run.add_stop_reason(StopReason.TIMEOUT)
+            self._terminate(slot, run, now)
 
     def _check_memory(self, slot: int, run: RunInFlight, megabytes: int, now: int) -> None:
         """Kill a run whose processes use more memory than its type may."""
@@ -85,48 +88,42 @@ class RunLimits:
         used = None if run.killed_ns else self._children.memory(slot, limit)
         if used is not None and used > limit:
             run.memory_bytes = used
-            self._kill(slot, run, now, StopReason.MEMORY)
+            run.add_stop_reason(StopReason.MEMORY)
+            self._kill_run(slot, run, now)
 
-    def _terminate(self, slot: int, run: RunInFlight, now: int, reason: StopReason) -> None:
+    def terminate_all(self) -> None:
+        """Terminate every run, because the worker stops."""
+        now = boottime_ns()
+        for run in self._in_flight.all():
+            if run.slot is not None:
+                run.add_stop_reason(StopReason.SHUTDOWN)
+                self._terminate(run.slot, run, now)
+
+    def kill_all(self) -> None:
+        """Kill the children of all runs, because the worker stops."""
+        now = boottime_ns()
+        for run in self._in_flight.all():
+            if run.slot is not None:
+                run.add_stop_reason(StopReason.SHUTDOWN)
+                self._kill_slot(run.slot, run, now)
+
+    def _terminate(self, slot: int, run: RunInFlight, now: int) -> None:
         """Send SIGTERM to the slot's run, once."""
         if not (run.terminated_ns or run.killed_ns):
             run.terminated_ns = now
-            run.add_stop_reason(reason)
             self._children.terminate(slot)
 
-    def _kill(
-        self,
-        slot: int,
-        run: RunInFlight,
-        now: int,
-        reason: StopReason | None = None,
-        *,
-        whatever_runs: bool = False,
-    ) -> None:
-        """Kill the slot's child, once: while it runs ``run``, or ``whatever_runs``.
+    def _kill_run(self, slot: int, run: RunInFlight, now: int) -> None:
+        """Kill the slot's child, once, if it still executes ``run``."""
+        if not run.killed_ns:
+            run.killed_ns = now
+            self._children.kill_run(slot, run.run_id, run.lease_epoch)
 
-        ``reason``: None when the run has one already.
-        """
-        if run.killed_ns:
-            return
-        run.killed_ns = now
-        if reason is not None:
-            run.add_stop_reason(reason)
-        if whatever_runs:
+    def _kill_slot(self, slot: int, run: RunInFlight, now: int) -> None:
+        """Kill the slot's child, once, whatever it executes: ``run`` may wait there."""
+        if not run.killed_ns:
+            run.killed_ns = now
             self._children.kill(slot)
-        else:
-            self._children.kill(slot, run.run_id, run.lease_epoch)
-
-    def stop_all(self, *, kill: bool) -> None:
-        """Terminate every run, or kill it with all that waits behind it."""
-        now = boottime_ns()
-        for run in self._in_flight.all():
-            if run.slot is None:
-                continue
-            if kill:
-                self._kill(run.slot, run, now, StopReason.SHUTDOWN, whatever_runs=True)
-            else:
-                self._terminate(run.slot, run, now, StopReason.SHUTDOWN)
 
 
 class Shutdown:
@@ -158,7 +155,11 @@ class Shutdown:
 
     @property
     def must_kill(self) -> bool:
-        """Whether what was terminated has had its time, or only that of the last writes is left."""
+        """Whether what was terminated has had its time, or only that of the last writes is left.
+
+        ``RunLimits.step`` kills a run by the time of its own SIGTERM. This ends what is left, whatever runs,
+        and earlier where ``kill_seconds`` do not fit into the shutdown.
+        """
         last_moment = max(0.0, self._shutdown_seconds - LAST_WRITES_SECONDS)
         return self._has_lasted(min(self._grace_seconds + self._kill_seconds, last_moment))
 

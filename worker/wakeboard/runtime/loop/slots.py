@@ -276,15 +276,15 @@ class Slots:
             run = self._unassign(event.slot, event.running.run_id, event.running.lease_epoch)
             if run is not None:
                 seconds = max(0.0, (now - event.started_ns) / 1e9) if event.started_ns else 0.0
-                if event.unstarted and not event.is_kill_ordered:
+                if event.unstarted and not event.is_unconditional_kill:
                     # All that waits is given back, which costs as much as a long run.
                     self._planner.observe(run, LONG_SECONDS)
-                if event.is_kill_ordered and not run.killed_ns:
+                if event.is_unconditional_kill and not run.killed_ns:
                     ended = release_bystander(run, event.answer, took_seconds=seconds, ended_ns=now)
                     self._deferred.add(ended)
                 else:
                     self._end(run, event.answer, seconds, now)
-        elif event.unstarted and not event.is_kill_ordered and not event.has_begun:
+        elif event.unstarted and not event.is_unconditional_kill and not event.has_begun:
             self._note_idle_death(event)
         resent: list[Assignment] = []
         for assignment in event.unstarted:

@@ -157,16 +157,16 @@ class Children:
         """
         self._slots[slot].terminate()
 
-    def kill(self, slot: int, run_id: int | None = None, lease_epoch: int = 0) -> None:
-        """Send SIGKILL to the slot's child and every process below it.
+    def kill(self, slot: int) -> None:
+        """Kill the slot's child and every process below it, whatever runs there.
 
-        With a run: only if the child, which is stopped to check this, still executes it. Without a run
-        whatever runs there dies, and the `ChildExit` says `is_kill_ordered`.
+        The `ChildExit` says `is_unconditional_kill`.
         """
-        if run_id is None:
-            self._slots[slot].kill()
-        else:
-            self._slots[slot].kill_run(run_id, lease_epoch)
+        self._slots[slot].kill()
+
+    def kill_run(self, slot: int, run_id: int, lease_epoch: int) -> None:
+        """Do the same only if the child, which the fork server stops to check this, executes this run."""
+        self._slots[slot].kill_run(run_id, lease_epoch)
 
     def memory(self, slot: int, limit: int) -> int | None:
         """Return the bytes that the slot's run and every process it started hold beyond the child's own.
@@ -252,7 +252,7 @@ class Children:
     def _check_kills(self) -> None:
         """Kill what the fork server has not killed in time, and the fork server when it does not answer."""
         for each in self._slots:
-            each.confirm_kill()
+            each.kill_overdue_run()
         if not self._control.detect_silence():
             return
         self._events.append(

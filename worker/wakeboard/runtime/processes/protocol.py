@@ -143,8 +143,8 @@ class ChildExit:
 
     `running`: the assignment that it had started and not ended; its attempt ends with `answer` and began at
     `started_ns`. `unstarted`: what it was sent and never began, in order. `has_begun`: it had begun a run at
-    all. `is_kill_ordered`: the supervisor had it killed whatever ran there, perhaps for another run's sake.
-    `is_clean`: it ended by itself between two runs. `child_exit` has the reasons.
+    all. `is_unconditional_kill`: the supervisor killed it whatever ran there, perhaps for another run's sake.
+    `is_clean`: it ended by itself between two runs.
     """
 
     slot: int
@@ -153,7 +153,7 @@ class ChildExit:
     answer: AttemptResult
     unstarted: list[Assignment]
     started_ns: int = 0
-    is_kill_ordered: bool = False
+    is_unconditional_kill: bool = False
     is_clean: bool = False
     has_begun: bool = False
 

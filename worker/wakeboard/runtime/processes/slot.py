@@ -61,8 +61,8 @@ class ChildHandle:
         self.run_kill: tuple[tuple[int, int], float] | None = None
         self.kill_reason: str | None = None
         self.has_answered = self.is_closing = self.is_killed = False
-        # Whether the supervisor had it killed, whatever ran there.
-        self.is_kill_ordered = False
+        # Whether the supervisor killed it whatever run was current.
+        self.is_unconditional_kill = False
 
 
 class Slot:
@@ -270,13 +270,13 @@ class Slot:
     def kill(self, reason: str | None = None) -> None:
         """Kill the child with every process below it, once; the fork server kills what escapes that.
 
-        `reason`: what the child did wrong. None: the supervisor has it killed, whatever runs there.
+        `reason`: what the child did wrong. None: the supervisor kills it whatever runs there.
         """
         child = self.child
         if child is None:
             return
         child.kill_reason = reason or child.kill_reason
-        child.is_kill_ordered |= reason is None
+        child.is_unconditional_kill |= reason is None
         if child.is_killed:
             return
         child.is_killed = True
@@ -303,7 +303,7 @@ class Slot:
             self.child.run_kill = (run_id, lease_epoch), monotonic()
         self._order("kill", (run_id, lease_epoch))
 
-    def confirm_kill(self) -> None:
+    def kill_overdue_run(self) -> None:
         """Kill the child if the run that the fork server had to kill a second ago goes on."""
         child = self.child
         if child is None or child.run_kill is None:
@@ -368,7 +368,7 @@ class Slot:
             answer,
             unstarted,
             started_ns,
-            is_kill_ordered=child is not None and child.is_kill_ordered and status == signal.SIGKILL,
+            is_unconditional_kill=child is not None and child.is_unconditional_kill and status == signal.SIGKILL,
             is_clean=is_clean,
             has_begun=running is not None or (child is not None and child.has_answered),
         )
