@@ -43,7 +43,7 @@ def main() -> None:
                 f"supervisor {supervisor:.1f} us a run"
             )
     finally:
-        children.stop()
+        children.kill_all()
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     print(f"children and template: {used.ru_utime + used.ru_stime:.1f} s of CPU; {os.cpu_count()} cores")
 

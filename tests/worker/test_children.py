@@ -625,7 +625,7 @@ def test_stop_leaves_no_process_and_no_descriptor(tmp_path: Path) -> None:
     nursery.begin(assign("escape", {"folder": str(tmp_path), "wait": True}))
     nursery.wait_until((tmp_path / "child").exists)
     pids = [int(path.read_text()) for path in tmp_path.iterdir()]
-    nursery.children.stop()
+    nursery.children.kill_all()
     nursery.stop()
     assert [pid for pid in pids if lives(pid)] == []
     assert len(list(Path("/proc/self/fd").iterdir())) == before

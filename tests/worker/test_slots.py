@@ -55,7 +55,7 @@ class Desk:
 def desk() -> Iterator[Desk]:
     made = Desk()
     yield made
-    made.children.stop()
+    made.children.kill_all()
 
 
 def test_what_returned_leaves_its_slot_and_waits_to_be_written(desk: Desk) -> None:

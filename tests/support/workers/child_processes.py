@@ -54,7 +54,7 @@ class Nursery:
 
     def stop(self) -> None:
         """Stop everything and close this loop."""
-        self.children.stop()
+        self.children.kill_all()
         self._selector.close()
 
     def wait_until(self, condition: Callable[[], object]) -> None:

@@ -80,7 +80,7 @@ PATIENCE_SECONDS = 60.0
 
 
 class Supervisor:
-    """One worker process. ``run`` it; ``stop`` is what SIGTERM calls."""
+    """One worker process. ``run`` it; ``begin_shutdown`` is what SIGTERM calls."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class Supervisor:
         worker = self._worker
         write("Worker started.", worker_id=worker.id, slots=worker.concurrency, app=self._settings.app)
         if stop_signals.is_stop_requested():
-            self.stop("asked while it started")
+            self.begin_shutdown("asked while it started")
 
     def _handle_signal(self, number: int, _frame: object) -> None:
         """Only post a message: the loop may be writing its log, which is not reentrant."""
@@ -267,7 +267,7 @@ class Supervisor:
         for event in self._children.collect():
             if isinstance(event, Notice):
                 self._handle_event(event)
-        self._children.stop()
+        self._children.kill_all()
         self._lease.stop()
         self._background.stop()
         self._write_end()
@@ -289,7 +289,7 @@ class Supervisor:
         except (DatabaseError, psycopg.Error) as failure:
             log.warn("The worker's end could not be noted.", error=str(failure)[:200])
 
-    def stop(self, reason: str = "asked") -> None:
+    def begin_shutdown(self, reason: str) -> None:
         """Stop claiming and let runs end until the deadline. A second call ends their grace."""
         if self._shutdown.begin():
             self._slots.is_stopping = self._background.is_stopping = True
@@ -318,7 +318,7 @@ class Supervisor:
             case WorkCheck(has_work, checked_at):
                 self._claimer.handle_poll(has_work, checked_at)
             case StopRequest(reason):
-                self.stop(reason)
+                self.begin_shutdown(reason)
             case NotifyTimeout():
                 if self._notify_check.is_waiting:
                     self._connections.renew_listener()

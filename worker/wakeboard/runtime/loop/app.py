@@ -94,7 +94,7 @@ class App:
         has_settled = monotonic() - self._started_at > SETTLED_SECONDS
         pause = RESTART_PAUSE if has_settled else self._pause
         self._pause = min(2 * pause, BROKEN_APP_PAUSE)
-        log.warn("The template process died; starting another.", how=how, in_seconds=pause)
+        log.warn("The fork server died; starting another.", how=how, in_seconds=pause)
         self._plan_restart(pause, how)
 
     def _plan_restart(self, pause_seconds: float, reason: str) -> None:

@@ -162,7 +162,7 @@ class Claimer:
         """Stop the attempts that the database does not know of, before anything is claimed once more."""
         self._missing_tables.remove("claim")
         if result.forgotten:
-            self._slots.forget(result.forgotten)
+            self._slots.kill_forgotten(result.forgotten)
         if result.refused:
             self._slots.in_flight.abandon(result.refused)
             ids = ",".join(str(run_id) for run_id, _ in result.refused[:20])

@@ -96,7 +96,7 @@ class Slots:
             for row in rows
         ]
         if replaced := self.in_flight.add(claimed):
-            self._stop_forgotten(replaced)
+            self._kill_forgotten(replaced)
         startable = claimed if self._may_start(sent_ns) else self._startable(claimed)
         log.run_moves("claim", worker.id, map(_log_entry, startable))
         for slot, assignments in self._assign(startable).items():
@@ -197,12 +197,12 @@ class Slots:
 
     # ---- forgotten runs -----------------------------------------------------------------------------
 
-    def forget(self, attempts: Iterable[tuple[int, int]]) -> None:
-        """Stop attempts (run, epoch) that the database does not know of, and write nothing of them."""
+    def kill_forgotten(self, attempts: Iterable[tuple[int, int]]) -> None:
+        """Kill attempts (run, epoch) that the database does not know of, and write nothing of them."""
         if forgotten := self.in_flight.forget(attempts):
-            self._stop_forgotten(forgotten)
+            self._kill_forgotten(forgotten)
 
-    def _stop_forgotten(self, forgotten: Sequence[RunInFlight]) -> None:
+    def _kill_forgotten(self, forgotten: Sequence[RunInFlight]) -> None:
         log.warn(
             "The database has forgotten claims of this worker, as after a failover to a server that was "
             "behind. Their handlers are stopped; the runs that it knows start again.",

@@ -1,8 +1,8 @@
 """The children of one worker: the fork server and one child per slot, as the supervisor's loop sees them.
 
 Starts and ends processes and passes assignments and answers on; what an answer means for a run is decided in
-`wakeboard.runtime.loop`. Nothing here waits, but for `stop()`, `end_idle_and_wait()` and the end of a fork
-server.
+`wakeboard.runtime.loop`. Nothing here waits, but for `kill_all()`, `end_idle_and_wait()` and the end of a
+fork server.
 """
 
 from __future__ import annotations
@@ -132,7 +132,9 @@ class Children:
             self._checked_at = time.monotonic()
             self.trim_output()
             self._oom_kills.sample()
-            self._check_kills()
+            for each in self._slots:
+                each.kill_overdue_run()
+            self._kill_silent_fork_server()
         events = self._events.copy()
         self._events.clear()
         return events
@@ -217,14 +219,14 @@ class Children:
             events += self.collect()
         self._events[:0] = events
 
-    def stop(self) -> None:
+    def kill_all(self) -> None:
         """Kill everything, reap the fork server, close every descriptor; at most about two seconds.
 
         Answers that were not collected are lost.
         """
         if self._selector.get_map() is None:
             return
-        self._control.stop(_STOP_SECONDS)
+        self._control.end_or_kill(_STOP_SECONDS)
         for each in self._slots:
             each.close()
         self._slots.clear()
@@ -249,26 +251,20 @@ class Children:
             case ForkServerExit(how):
                 self._clear_all(how)
 
-    def _check_kills(self) -> None:
-        """Kill what the fork server has not killed in time, and the fork server when it does not answer."""
-        for each in self._slots:
-            each.kill_overdue_run()
-        if not self._control.detect_silence():
+    def _kill_silent_fork_server(self) -> None:
+        """Kill the fork server and its children when it does not answer; `_clear_all` follows."""
+        if not self._control.kill_if_silent():
             return
         self._events.append(
-            Notice(
-                "The process that forks the children does not answer and is taken for dead: it and its "
-                "children are killed."
-            )
+            Notice("The fork server does not answer and is taken for dead: it and its children are killed.")
         )
-        self._control.kill()
         for each in self._slots:
             each.kill_without_server()
 
     def _clear_all(self, how: str) -> None:
         """Free every slot: the fork server has ended, and its children with it."""
         if not self._has_app_failed:
-            self._events.append(ForkServerExit(f"The process that forks the children was {how}."))
+            self._events.append(ForkServerExit(f"The fork server was {how}."))
         for each in self._slots:
             if each.outstanding or each.child is not None:
                 is_busy = bool(each.outstanding)

@@ -73,7 +73,7 @@ class ForkServerControl:
     def start(self) -> None:
         """Start a fork server; returns at once. Raises RuntimeError when one runs."""
         if self.process is not None:
-            raise RuntimeError("The fork server is running already; call stop() first.")
+            raise RuntimeError("The fork server is running already; call end_or_kill() first.")
         become_subreaper()
         self._options = self._options._replace(mark=new_mark())
         self._receipts_due, self._silent_seconds = 0, 0.0
@@ -92,7 +92,7 @@ class ForkServerControl:
             forward(output)
         except RuntimeError:
             os.close(output)
-            self.stop(0.0)
+            self.end_or_kill(0.0)
             raise
 
     def _spawn(self) -> tuple[socket.socket, int]:
@@ -129,22 +129,30 @@ class ForkServerControl:
         if self.is_open and not self._receipts_due:
             self.order(Order("ping"))
 
-    def detect_silence(self) -> bool:
-        """Check the fork server; return True once, when it has been silent for too long.
+    def kill_if_silent(self) -> bool:
+        """Kill a fork server that has been silent for too long; return whether this call did.
 
-        To be called several times a second. While it imports the handlers it may be silent.
+        To be called several times a second. Its end comes as a message, as any other end does.
         """
+        self._measure_silence()
+        if self.process is None or not self.is_open or self._is_taken_for_dead or not self._is_overdue():
+            return False
+        self._is_taken_for_dead = True
+        self.process.kill()
+        return True
+
+    def _measure_silence(self) -> None:
+        """Add the time since the last call to the silence, while a message is due."""
         now = time.monotonic()
         if self._receipts_due or not self._is_ready:
             self._silent_seconds += min(now - self._checked_at, _MAX_CHECK_SECONDS)
         self._checked_at = now
-        if not self.is_open or self._is_taken_for_dead:
-            return False
-        is_overdue = self._is_ready and self._silent_seconds >= SILENT_SECONDS
-        self._is_taken_for_dead = is_overdue or (
-            self._silent_seconds >= SUSPENDED_SECONDS and self._is_suspended()
-        )
-        return self._is_taken_for_dead
+
+    def _is_overdue(self) -> bool:
+        """Return whether it is silent for too long. While it imports the handlers it may be, if it runs."""
+        if self._is_ready and self._silent_seconds >= SILENT_SECONDS:
+            return True
+        return self._silent_seconds >= SUSPENDED_SECONDS and self._is_suspended()
 
     def _is_suspended(self) -> bool:
         """Return whether a stop signal has suspended the fork server."""
@@ -155,11 +163,6 @@ class ForkServerControl:
             return os.waitid(os.P_PID, self.process.pid, options) is not None
         except ChildProcessError:
             return False
-
-    def kill(self) -> None:
-        """Kill the fork server; its end comes as a message, as any other end does."""
-        if self.process is not None:
-            self.process.kill()
 
     def _send(self) -> None:
         if self._socket is None:
@@ -189,7 +192,7 @@ class ForkServerControl:
             except OSError:
                 data, fds = b"", []
             if not data:
-                yield ForkServerExit(self.stop(_EXIT_SECONDS))
+                yield ForkServerExit(self.end_or_kill(_EXIT_SECONDS))
                 return
             self._silent_seconds = 0.0
             match decode_server_message(data):
@@ -201,7 +204,7 @@ class ForkServerControl:
                     self._is_ready |= isinstance(message, AppTypes) and message.is_complete
                     yield message
 
-    def stop(self, seconds: float) -> str:
+    def end_or_kill(self, seconds: float) -> str:
         """Close the socket, by which the fork server ends, and kill what it left to this process.
 
         It is killed when it has not ended in `seconds`. Returns how it ended, in words.
