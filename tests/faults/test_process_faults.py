@@ -22,7 +22,7 @@ from tests.support.workers.worker_processes import is_alive
 from wakeboard.core.states import Role
 from wakeboard.database.audit import Actor
 from wakeboard.queue import cancel
-from wakeboard.runtime.processes.control import SILENT_SECONDS
+from wakeboard.runtime.deadlines import SERVER_SILENT_SECONDS
 
 Measured = Callable[[str], None]
 OPERATOR = Actor("olivia", Role.OPERATOR, "web")
@@ -172,7 +172,7 @@ def test_a_template_that_is_stopped_while_it_imports_is_replaced(house: House, m
     slow = house.folder / "slow"
     worker = house.worker(environment={"SLOW_IMPORT": str(slow)}, APP=f"{APP}_slowly", LEASE_SECONDS=10)
     (first,) = pids_of("template", worker, house, [])
-    slow.write_text(f"{SILENT_SECONDS + 1:g}")
+    slow.write_text(f"{SERVER_SILENT_SECONDS + 1:g}")
     os.kill(first, signal.SIGKILL)
     (second,) = wait_until(lambda: [pid for pid in pids_of("template", worker, house, []) if pid != first])
     wait_until(lambda: not slow.exists(), 30, "the second one imports")

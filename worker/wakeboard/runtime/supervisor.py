@@ -29,6 +29,7 @@ from wakeboard.config import log, stop_signals
 from wakeboard.config.settings import Settings
 from wakeboard.database.db import DatabaseError, connect
 from wakeboard.queue.operator import CANCEL_CHANNEL, WAKE_CHANNEL
+from wakeboard.runtime.deadlines import CHILD_OVERRUN_SECONDS
 from wakeboard.runtime.duties.background import Background
 from wakeboard.runtime.duties.lease import LeaseKeeper
 from wakeboard.runtime.duties.notify_check import NotifyCheck
@@ -68,8 +69,6 @@ from wakeboard.runtime.worker import Worker, new_worker_id
 
 # How often limits, connections and the app are checked, and how long an idle loop sleeps at most.
 CHECK_SECONDS, IDLE_SECONDS = 0.05, 0.5
-# How much longer than their time children are waited for, so that those that overran it can be logged.
-OVERRUN_SECONDS = 0.25
 FAILED, USE_ERROR = 1, 2
 # How many objects are created between two garbage collections. Runs leave no garbage, and each claim of
 # hundreds would start several collections.
@@ -262,7 +261,7 @@ class Supervisor:
     def _end(self) -> None:
         """End the children first, then threads and connections."""
         self._notify_check.stop()
-        seconds = self._settings.child_exit_seconds + OVERRUN_SECONDS
+        seconds = self._settings.child_exit_seconds + CHILD_OVERRUN_SECONDS
         self._children.end_idle_and_wait(min(seconds, self._shutdown.seconds_left))
         for event in self._children.collect():
             if isinstance(event, Notice):

@@ -12,13 +12,9 @@ import math
 from time import monotonic
 
 from wakeboard.core.process.shared_slot import CurrentRun, boottime_ns
+from wakeboard.runtime.deadlines import LAST_WRITES_SECONDS, WEIGH_SECONDS, WORKER_EXIT_SECONDS
 from wakeboard.runtime.loop.in_flight import RunInFlight, RunsInFlight, StopReason
 from wakeboard.runtime.processes.children import Children
-
-MEMORY_SECONDS = 0.5
-# What the last writes and the end of the process take off the shutdown time.
-LAST_WRITES_SECONDS = 1.0
-EXIT_SECONDS = 0.4
 
 
 class RunLimits:
@@ -51,7 +47,7 @@ class RunLimits:
     def step(self) -> None:
         """Check every slot and every lease once."""
         now = boottime_ns()
-        is_memory_due = monotonic() - self._measured_at >= MEMORY_SECONDS
+        is_memory_due = monotonic() - self._measured_at >= WEIGH_SECONDS
         self._measured_at = monotonic() if is_memory_due else self._measured_at
         for slot in range(self._slots):
             started = self._children.current(slot)
@@ -166,14 +162,14 @@ class Shutdown:
     @property
     def is_over(self) -> bool:
         """Whether the worker must leave, whatever is not done."""
-        return self._has_lasted(max(LAST_WRITES_SECONDS, self._shutdown_seconds - EXIT_SECONDS))
+        return self._has_lasted(max(LAST_WRITES_SECONDS, self._shutdown_seconds - WORKER_EXIT_SECONDS))
 
     @property
     def seconds_left(self) -> float:
         """Seconds until the worker must leave; infinite before it stops."""
         if self._began_at is None:
             return math.inf
-        return max(0.0, self._began_at + self._shutdown_seconds - EXIT_SECONDS - monotonic())
+        return max(0.0, self._began_at + self._shutdown_seconds - WORKER_EXIT_SECONDS - monotonic())
 
     @property
     def _grace_seconds(self) -> float:

@@ -16,6 +16,7 @@ from wakeboard.core.outcome import AttemptResult
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.core.text.sanitize import last_line
+from wakeboard.runtime.deadlines import FORGOTTEN_KILL_SECONDS
 from wakeboard.runtime.loop.channel import Rows
 from wakeboard.runtime.loop.claim_planner import LONG_SECONDS, ClaimPlanner, Load
 from wakeboard.runtime.loop.ended_attempt import (
@@ -45,8 +46,6 @@ BUNDLE_SECONDS = 0.0005
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 # A run is long after LONG_NS; runs that wait behind it, or have waited for WAIT_NS, are taken back.
 LONG_NS, WAIT_NS = 250_000_000, 1_000_000_000
-# By then a child that was killed is gone, or its slot had none.
-KILL_SECONDS = 5.0
 
 
 class Slots:
@@ -214,7 +213,7 @@ class Slots:
                 slots.add(run.slot)
                 self._unload(run.slot, run)
         for slot in slots:
-            self._killed_until[slot] = monotonic() + KILL_SECONDS
+            self._killed_until[slot] = monotonic() + FORGOTTEN_KILL_SECONDS
             self._children.kill(slot)
         self._writer.forget()
 

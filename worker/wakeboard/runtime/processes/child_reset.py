@@ -29,9 +29,9 @@ from typing import Any
 from wakeboard.config.working_directory import WorkingDirectory
 from wakeboard.core.process.output_file import has_marker_length, is_empty, written_bytes
 from wakeboard.core.process.process_tree import has_children, kill_children
+from wakeboard.runtime.deadlines import RUN_ORPHANS_SECONDS
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
-_KILL_SECONDS = 2.0
 _RUNS_BETWEEN_FULL_CHECKS = 100
 _SHORT_NS, _LONG_NS = 1_000_000, 10_000_000
 _SIGNALS = tuple(
@@ -154,7 +154,7 @@ class ChildReset:
         Called before answers are sent, too: `reset` omits it after runs too short to have started a process.
         """
         try:
-            if not has_children() or kill_children(_KILL_SECONDS):
+            if not has_children() or kill_children(RUN_ORPHANS_SECONDS):
                 return None
         except OSError:
             # The run changed its user or its root: the fork server kills what is left.

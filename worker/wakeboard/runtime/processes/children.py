@@ -18,6 +18,7 @@ from wakeboard.core.outcome import OUTPUT_BYTES
 from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.process.output_file import read_output, trim
 from wakeboard.core.process.shared_slot import CurrentRun, create_shared_slots
+from wakeboard.runtime.deadlines import SERVER_END_SECONDS
 from wakeboard.runtime.processes.child_exit import describe_status
 from wakeboard.runtime.processes.control import ForkServerControl
 from wakeboard.runtime.processes.fork_server import ForkServerOptions, Zygote
@@ -35,7 +36,6 @@ from wakeboard.runtime.processes.protocol import (
 from wakeboard.runtime.processes.slot import Slot
 
 _CHECK_SECONDS = 0.1
-_STOP_SECONDS = 1.5
 
 
 class Children:
@@ -226,7 +226,7 @@ class Children:
         """
         if self._selector.get_map() is None:
             return
-        self._control.end_or_kill(_STOP_SECONDS)
+        self._control.end_or_kill(SERVER_END_SECONDS)
         for each in self._slots:
             each.close()
         self._slots.clear()

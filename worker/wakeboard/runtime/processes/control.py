@@ -18,6 +18,13 @@ from contextlib import ExitStack
 from wakeboard.config.stop_signals import blocked
 from wakeboard.config.streams import forward
 from wakeboard.core.process.process_tree import become_subreaper, kill_children, new_mark
+from wakeboard.runtime.deadlines import (
+    SERVER_EXIT_SECONDS,
+    SERVER_KILL_SECONDS,
+    SERVER_ORPHANS_SECONDS,
+    SERVER_SILENT_SECONDS,
+    SERVER_SUSPENDED_SECONDS,
+)
 from wakeboard.runtime.processes.child_exit import describe_status
 from wakeboard.runtime.processes.fork_server import ForkServerOptions, Zygote, command
 from wakeboard.runtime.processes.protocol import (
@@ -32,11 +39,6 @@ from wakeboard.runtime.processes.protocol import (
     encode_order,
 )
 
-_EXIT_SECONDS = 0.05
-_KILLED_SECONDS = 1.0
-_SWEEP_SECONDS = 0.5
-# How long a fork server may owe a receipt; how long, when a signal has suspended it.
-SILENT_SECONDS, SUSPENDED_SECONDS = 3.0, 1.0
 # The most that counts between two checks: while the supervisor was frozen, so may its fork server have been.
 _MAX_CHECK_SECONDS = 0.5
 _RECEIVE_FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
@@ -150,9 +152,9 @@ class ForkServerControl:
 
     def _is_overdue(self) -> bool:
         """Return whether it is silent for too long. While it imports the handlers it may be, if it runs."""
-        if self._is_ready and self._silent_seconds >= SILENT_SECONDS:
+        if self._is_ready and self._silent_seconds >= SERVER_SILENT_SECONDS:
             return True
-        return self._silent_seconds >= SUSPENDED_SECONDS and self._is_suspended()
+        return self._silent_seconds >= SERVER_SUSPENDED_SECONDS and self._is_suspended()
 
     def _is_suspended(self) -> bool:
         """Return whether a stop signal has suspended the fork server."""
@@ -192,7 +194,7 @@ class ForkServerControl:
             except OSError:
                 data, fds = b"", []
             if not data:
-                yield ForkServerExit(self.end_or_kill(_EXIT_SECONDS))
+                yield ForkServerExit(self.end_or_kill(SERVER_EXIT_SECONDS))
                 return
             self._silent_seconds = 0.0
             match decode_server_message(data):
@@ -220,9 +222,9 @@ class ForkServerControl:
         code = self._wait(0.0 if self._is_suspended() else seconds)
         if code is None:
             self.process.kill()
-            code = self._wait(_KILLED_SECONDS)
+            code = self._wait(SERVER_KILL_SECONDS)
         self.process = None
-        kill_children(_SWEEP_SECONDS, mark=self._options.mark)
+        kill_children(SERVER_ORPHANS_SECONDS, mark=self._options.mark)
         how = "killed and did not end" if code is None else describe_status(-code if code < 0 else code << 8)
         return f"{how}, because it did not answer" if self._is_taken_for_dead else how
 

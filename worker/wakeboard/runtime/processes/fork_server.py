@@ -41,6 +41,7 @@ from wakeboard.core.process.process_tree import (
 from wakeboard.core.process.shared_slot import SharedSlot
 from wakeboard.core.text.sanitize import clean_text
 from wakeboard.handlers.registry import JOB_TYPES, load_app, without_handlers
+from wakeboard.runtime.deadlines import CHILD_ORPHANS_SECONDS, CHILD_STOP_SECONDS
 from wakeboard.runtime.processes import spawn
 from wakeboard.runtime.processes.fork_safety import find_hazards, hazard_warning
 from wakeboard.runtime.processes.protocol import (
@@ -58,9 +59,6 @@ from wakeboard.runtime.processes.protocol import (
 )
 
 _POLICIES_PER_MESSAGE = 50
-_SWEEP_SECONDS = 1.0
-# A child in the middle of disk I/O stops only afterwards; the other children must not wait for it.
-_STOP_SECONDS = 0.05
 _WAIT_PAUSE_SECONDS = 0.001
 
 
@@ -136,7 +134,7 @@ class ForkServer:
                 if self._control.fileno() in ready and not self._carry_out_order():
                     return
         finally:
-            kill_children(_SWEEP_SECONDS)
+            kill_children(CHILD_ORPHANS_SECONDS)
 
     def _carry_out_order(self) -> bool:
         """Carry out one order; return whether the supervisor is still there."""
@@ -168,7 +166,7 @@ class ForkServer:
     def _stop_in_run(self, pid: int, slot: int, run: tuple[int, int]) -> bool:
         """Stop a child, so it cannot go on to the next run, and return whether it executes `run`."""
         os.kill(pid, signal.SIGSTOP)
-        end = time.monotonic() + _STOP_SECONDS
+        end = time.monotonic() + CHILD_STOP_SECONDS
         while hasattr(os, "waitid") and time.monotonic() < end:
             if os.waitid(os.P_PID, pid, os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT):
                 break
@@ -260,7 +258,7 @@ class ForkServer:
                 slot = self._slot_by_pid.pop(pid, None)
                 if slot is not None:
                     dead.append(ChildStatus(slot, status))
-        kill_children(_SWEEP_SECONDS, spare=self._slot_by_pid.keys())
+        kill_children(CHILD_ORPHANS_SECONDS, spare=self._slot_by_pid.keys())
         for message in dead:
             self._send(message)
 

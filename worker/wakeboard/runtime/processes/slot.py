@@ -21,6 +21,7 @@ from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.process.output_file import clear_output, create_output, read_output
 from wakeboard.core.process.process_tree import kill_tree, send_signal
 from wakeboard.core.process.shared_slot import ANY_RUN, NO_RUN, CurrentRun, SharedSlot
+from wakeboard.runtime.deadlines import RUN_KILL_SECONDS
 from wakeboard.runtime.processes.child_exit import clean_exit_warning, crash_answer, is_clean_exit
 from wakeboard.runtime.processes.control import ForkServerControl
 from wakeboard.runtime.processes.memory import OomKills
@@ -39,8 +40,6 @@ from wakeboard.runtime.processes.protocol import (
 )
 
 _RECEIVE_BYTES = 256 * 1024
-# How long the fork server may take to kill a child that executes a certain run.
-KILL_CONFIRMATION_SECONDS = 1.0
 
 
 class ChildHandle:
@@ -312,7 +311,7 @@ class Slot:
         current = self.shared.current_run()
         if current is None or (current.run_id, current.lease_epoch) != run:
             child.run_kill = None
-        elif monotonic() - ordered_at >= KILL_CONFIRMATION_SECONDS:
+        elif monotonic() - ordered_at >= RUN_KILL_SECONDS:
             # A run that begins at this moment dies with it, and is released at no cost.
             child.run_kill = None
             self.kill()
