@@ -146,7 +146,7 @@ def test_a_thread_of_a_run_that_returned_is_waited_for_after_the_answer(
 def test_the_answer_of_a_failed_run_comes_when_none_of_its_threads_is_at_work(
     start: Callable[..., Nursery], shipped: Path, daemon: bool
 ) -> None:
-    nursery = start(exit_seconds=0.5)
+    nursery = start(child_exit_seconds=0.5)
     child = nursery.pid() if nursery.run(assign("nothing")) else 0
     [finished] = nursery.run(assign("leave_thread", {"seconds": 60, "fail": True, "daemon": daemon}))
     assert finished.answer.error_code == "ValueError"
@@ -157,7 +157,7 @@ def test_the_answer_of_a_failed_run_comes_when_none_of_its_threads_is_at_work(
 def test_an_end_that_takes_too_long_is_cut_and_told(
     start: Callable[..., Nursery], shipped: Path, does: str
 ) -> None:
-    nursery = start(exit_seconds=0.3)
+    nursery = start(child_exit_seconds=0.3)
     nursery.run(assign("set_hook", {"does": does}))
     began = time.monotonic()
     end(nursery, 10)
@@ -180,7 +180,7 @@ def test_a_hook_that_fails_is_told_and_keeps_the_others_from_nothing(
 
 
 def test_without_time_for_it_nothing_is_done_at_the_end(start: Callable[..., Nursery], shipped: Path) -> None:
-    nursery = start(exit_seconds=0)
+    nursery = start(child_exit_seconds=0)
     nursery.run(assign("nothing"))
     end(nursery)
     assert not shipped.exists()

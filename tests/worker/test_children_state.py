@@ -34,7 +34,7 @@ def nursery() -> Iterator[Nursery]:
     """One slot, whose processes may open few files."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (600, hard))
-    nursery = Nursery(1, app="tests.support.workers.apps.process_state", patience=60, exit_seconds=1)
+    nursery = Nursery(1, app="tests.support.workers.apps.process_state", patience=60, child_exit_seconds=1)
     try:
         yield nursery.start()
     finally:

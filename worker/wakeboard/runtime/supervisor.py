@@ -108,7 +108,7 @@ class Supervisor:
         self._connections = LoopConnections(url, self._selector, post, channels)
         self._in_flight = RunsInFlight()
         self._children = Children(
-            worker.concurrency, app=settings.app, exit_seconds=settings.child_exit_seconds,
+            worker.concurrency, app=settings.app, child_exit_seconds=settings.child_exit_seconds,
             environment=settings.environment_variables() | {"WAKEBOARD_DATABASE_URL": url},
             zygote=zygote,
         )  # fmt: skip

@@ -49,15 +49,15 @@ class Children:
         environment: Mapping[str, str] | None = None,
         recycle_runs: int = 10_000,
         recycle_mb: int = 512,
-        exit_seconds: float = 2.0,
+        child_exit_seconds: float = 2.0,
         zygote: Zygote | None = None,
     ) -> None:
         """Create the slots; `start` starts the fork server.
 
         `app`: the handlers' module. `environment`: variables added to this process's own for the fork server
         and its children. A child is replaced after `recycle_runs` runs or above `recycle_mb` MB of resident
-        memory. `exit_seconds`: how long a clean end of a child may take. `zygote`: what becomes the first
-        fork server.
+        memory. `child_exit_seconds`: how long a clean end of a child may take. `zygote`: what becomes the
+        first fork server.
         """
         self._slots_fd = create_shared_slots(slots)
         self._selector = selectors.DefaultSelector()
@@ -66,7 +66,7 @@ class Children:
             folder=current_folder() or ROOT,
             recycle_runs=recycle_runs,
             recycle_mb=recycle_mb,
-            exit_seconds=exit_seconds,
+            child_exit_seconds=child_exit_seconds,
             slots_fd=self._slots_fd,
             parent=os.getpid(),
         )

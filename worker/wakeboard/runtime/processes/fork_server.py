@@ -73,7 +73,7 @@ class ForkServerOptions(NamedTuple):
     folder: str
     recycle_runs: int
     recycle_mb: int
-    exit_seconds: float
+    child_exit_seconds: float
     slots_fd: int
     parent: int
     mark: int = 0
@@ -207,7 +207,7 @@ class ForkServer:
             output_fd=output,
             recycle_runs=self._options.recycle_runs,
             recycle_mb=self._options.recycle_mb,
-            exit_seconds=self._options.exit_seconds,
+            child_exit_seconds=self._options.child_exit_seconds,
         )
         try:
             pid = self._spawn_child(options) if self._must_spawn else self._fork_child(options)

@@ -49,7 +49,7 @@ class ChildOptions(NamedTuple):
     output_fd: int
     recycle_runs: int
     recycle_mb: int
-    exit_seconds: float
+    child_exit_seconds: float
 
 
 def main(argument: str) -> NoReturn:
@@ -91,7 +91,7 @@ def run_child(options: ChildOptions) -> NoReturn:
         work = socket.socket(fileno=_move_up(options.work_fd))
         child = Child(shared, work, options.recycle_runs, options.recycle_mb)
         child.serve()
-        _exit_in_order(options.exit_seconds, child.loop)
+        _exit_in_order(options.child_exit_seconds, child.loop)
     except BaseException:
         traceback.print_exc()  # into the slot's output, which the supervisor reads after this process's death
     finally:
