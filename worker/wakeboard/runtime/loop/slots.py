@@ -272,17 +272,7 @@ class Slots:
         if event.running is not None:
             if self._idle_deaths:
                 self._reset_idle_deaths()
-            run = self._unassign(event.slot, event.running.run_id, event.running.lease_epoch)
-            if run is not None:
-                seconds = max(0.0, (now - event.started_ns) / 1e9) if event.started_ns else 0.0
-                if event.unstarted and not event.is_unconditional_kill:
-                    # All that waits is given back, which costs as much as a long run.
-                    self._planner.observe(run, LONG_SECONDS)
-                if event.is_unconditional_kill and not run.killed_ns:
-                    ended = release_bystander(run, event.answer, took_seconds=seconds, ended_ns=now)
-                    self._deferred.add(ended)
-                else:
-                    self._end(run, event.answer, seconds, now)
+            self._end_died(event, event.running, now)
         elif event.unstarted and not event.is_unconditional_kill and not event.has_begun:
             self._note_idle_death(event)
         resent: list[Assignment] = []
@@ -295,6 +285,20 @@ class Slots:
                 self._deferred.add(release_unstarted(run))
         if resent:
             self._children.send(event.slot, resent)
+
+    def _end_died(self, event: ChildExit, running: Assignment, now_ns: int) -> None:
+        """End the attempt that a dead child ran, or give it back when the kill was meant for another run."""
+        run = self._unassign(event.slot, running.run_id, running.lease_epoch)
+        if run is None:
+            return
+        seconds = max(0.0, (now_ns - event.started_ns) / 1e9) if event.started_ns else 0.0
+        if event.unstarted and not event.is_unconditional_kill:
+            # All that waits is given back, which costs as much as a long run.
+            self._planner.observe(run, LONG_SECONDS)
+        if event.is_unconditional_kill and not run.killed_ns:
+            self._deferred.add(release_bystander(run, event.answer, took_seconds=seconds, ended_ns=now_ns))
+        else:
+            self._end(run, event.answer, seconds, now_ns)
 
     def _may_begin_again(self, slot: int, assignment: Assignment, now_ns: int) -> bool:
         """Whether the slot's next child may have what the last one left when it ended in order.
