@@ -1,7 +1,7 @@
 """How long stopping and killing may take, in seconds, each named for its act.
 
 The settings are in ``config.settings``: WAKEBOARD_KILL_SECONDS, WAKEBOARD_SHUTDOWN_SECONDS,
-WAKEBOARD_CHILD_EXIT_SECONDS. docs/operating.md has the table of reasons for which a child is killed.
+WAKEBOARD_CHILD_EXIT_SECONDS. ARCHITECTURE.md has the table of reasons for which a child is killed.
 """
 
 from __future__ import annotations

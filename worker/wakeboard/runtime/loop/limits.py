@@ -3,7 +3,7 @@
 A run past its timeout gets SIGTERM, and SIGKILL after ``kill_seconds``. A cancelled run is notified first
 (its ``check()`` raises), then terminated and killed. A run whose lease may end unseen is killed at once,
 because nobody may run it twice. So is a run that uses more memory than its type may: other runs would suffer.
-docs/operating.md has the table of all reasons for which a child is killed.
+ARCHITECTURE.md has the table of all reasons for which a child is killed.
 """
 
 from __future__ import annotations

@@ -1,32 +1,6 @@
-"""Why a child ends, and what becomes of its run.
+"""How a child ended, and what its end says about its run.
 
-A worker stops a child for these reasons and no other. TERM raises `Cancelled` or `DeadlineExceeded` in the
-handler, after which the child is replaced. KILL ends the child with every process below it.
-
-    reason                        setting                       the child            the run
-    ----------------------------  ----------------------------  -------------------  -----------------------
-    past its timeout (a)          timeout of the type or run    TERM, KILL (1)       fails: timed_out
-    cancelled by a person (a)     WAKEBOARD_KILL_SECONDS        TERM, KILL (2)       cancelled
-    too much memory (a)           memory_mb of the type         KILL                 fails: memory_limit
-    lease not renewed (a)         WAKEBOARD_LEASE_SECONDS       KILL at 90 %         fails: lease_unconfirmed
-    taken over by a worker (a)    WAKEBOARD_LEASE_SECONDS       KILL                 belongs to that worker
-    unknown to the database (b)   -                             KILL                 starts again, if it can
-    the worker stops (a)          WAKEBOARD_SHUTDOWN_SECONDS    TERM, KILL (1)       released at no cost
-    an answer is malformed (c)    -                             KILL                 fails: crashed
-    fork server dead, silent (d)  -                             KILL of all          fails: crashed
-    worker dead (e)               WAKEBOARD_LEASE_SECONDS       KILL of all          reaped: lease_lost
-    its clean end is slow (f)     WAKEBOARD_CHILD_EXIT_SECONDS  ALRM                 none: between two runs
-
-Decided in: (a) runtime/loop/limits.py, (b) runtime/loop/slots.py, after a failover to a server that was
-behind, (c) runtime/processes/slot.py, (d) runtime/processes/control.py, (e) the kernel and
-runtime/processes/fork_server.py, (f) runtime/processes/spawn.py. What is written of a run that was stopped is
-decided in runtime/loop/ended_attempt.py.
-
-(1) KILL comes WAKEBOARD_KILL_SECONDS after TERM. (2) `Context.check()` raises at once; TERM comes after
-WAKEBOARD_KILL_SECONDS, KILL after as much again.
-
-A run that started in the child while another was being killed is released at no cost, and so is every
-assignment that has not started.
+ARCHITECTURE.md has the table of reasons for which a worker kills one.
 
 A child ends by itself, between two runs: when the worker closes its socket; after a run that got TERM; after
 10,000 runs or above 512 MB of memory; before and after a run of a type with `fresh=True`; when `child_reset`
