@@ -5,7 +5,7 @@ part          what it does
 ============  =====================================================================================
 claims        ``loop.claimer`` sends what ``loop.claim_planner`` plans
 runs          ``loop.in_flight`` has every claimed run; ``loop.limits`` stops it when it must end
-children      ``loop.slots`` gives runs to ``processes.children`` and decides what their answers mean
+children      ``loop.dispatcher`` gives runs to ``processes.children`` and decides what their answers mean
 results       ``loop.result_writer`` writes how attempts ended
 ============  =====================================================================================
 
@@ -37,6 +37,7 @@ from wakeboard.runtime.loop.app import App
 from wakeboard.runtime.loop.claim_planner import ClaimDemand, ClaimPlanner
 from wakeboard.runtime.loop.claimer import Claimer
 from wakeboard.runtime.loop.connections import LoopConnections
+from wakeboard.runtime.loop.dispatcher import Dispatcher
 from wakeboard.runtime.loop.in_flight import RunsInFlight
 from wakeboard.runtime.loop.inbox import (
     CancelRequest,
@@ -52,7 +53,6 @@ from wakeboard.runtime.loop.inbox import (
 )
 from wakeboard.runtime.loop.limits import RunLimits, Shutdown
 from wakeboard.runtime.loop.result_writer import ResultWriter
-from wakeboard.runtime.loop.slots import Slots
 from wakeboard.runtime.processes.children import Children
 from wakeboard.runtime.processes.fork_server import Zygote
 from wakeboard.runtime.processes.protocol import (
@@ -118,16 +118,18 @@ class Supervisor:
         self._demand = ClaimDemand(is_tick=worker.is_tick)
         planner = ClaimPlanner(worker.concurrency, self._demand)
         self._writer = ResultWriter(self._connections.finish, self._in_flight, planner, worker.id)
-        self._slots = Slots(worker, self._children, self._in_flight, planner, self._writer)
+        self._dispatcher = Dispatcher(worker, self._children, self._in_flight, planner, self._writer)
         self._app = App(worker, self._children, planner, types)
-        self._background = Background(worker, settings, url, planner, self._slots, self._notify_check, post)
+        self._background = Background(
+            worker, settings, url, planner, self._dispatcher, self._notify_check, post
+        )
         self._claimer = Claimer(
-            worker, self._connections.claim, planner, self._slots, self._writer,
+            worker, self._connections.claim, planner, self._dispatcher, self._writer,
             self._background.missing_tables,
         )  # fmt: skip
         self._lease = LeaseKeeper(
             url, worker, self._in_flight, loop_silent_seconds=lambda: monotonic() - self._stepped_at,
-            progress=self._slots.progress, post=post,
+            progress=self._dispatcher.progress, post=post,
         )  # fmt: skip
 
     # ---- the loop -----------------------------------------------------------------------------------
@@ -291,7 +293,7 @@ class Supervisor:
     def begin_shutdown(self, reason: str) -> None:
         """Stop claiming and let runs end until the deadline. A second call ends their grace."""
         if self._shutdown.begin():
-            self._slots.is_stopping = self._background.is_stopping = True
+            self._dispatcher.is_stopping = self._background.is_stopping = True
             log.note("Stopping: no more claims.", why=reason, running=len(self._in_flight))
 
     # ---- events -------------------------------------------------------------------------------------
@@ -335,11 +337,11 @@ class Supervisor:
         """Handle what a child or the fork server did."""
         match event:
             case SuccessBatch():
-                self._slots.handle_returned(event)
+                self._dispatcher.handle_returned(event)
             case AttemptEnd():
-                self._slots.handle_finished(event)
+                self._dispatcher.handle_finished(event)
             case ChildExit():
-                self._slots.handle_died(event)
+                self._dispatcher.handle_died(event)
             case AppTypes(types):
                 if policies := self._app.handle_ready(types):
                     self._background.publish(policies)
@@ -358,7 +360,7 @@ class Supervisor:
         self._connections.check()
         self._end_without_threads()
         self._limits.step()
-        self._slots.step()
+        self._dispatcher.step()
         if not self._shutdown.has_begun:
             self._app.step()
         else:

@@ -34,8 +34,8 @@ from wakeboard.runtime.duties.reaper import Reaper
 from wakeboard.runtime.duties.statistics_merge import MERGE_SECONDS, StatisticsMerge
 from wakeboard.runtime.duties.worker_row import Policies, WorkerRow
 from wakeboard.runtime.loop.claim_planner import ClaimPlanner
+from wakeboard.runtime.loop.dispatcher import Dispatcher
 from wakeboard.runtime.loop.inbox import Post, StopRequest, WorkCheck, WorkHint
-from wakeboard.runtime.loop.slots import Slots
 from wakeboard.runtime.processes.memory import resident_bytes
 from wakeboard.runtime.worker import Worker
 from wakeboard.schedules import code_schedules, scheduler
@@ -76,7 +76,7 @@ class Background:
         settings: Settings,
         url: str,
         planner: ClaimPlanner,
-        slots: Slots,
+        dispatcher: Dispatcher,
         notify_check: NotifyCheck,
         post: Post,
     ) -> None:
@@ -84,7 +84,7 @@ class Background:
         self._worker = worker
         self._settings = settings
         self._planner = planner
-        self._slots = slots
+        self._dispatcher = dispatcher
         self._notify_check = notify_check
         self._post = post
         self._poll_seconds = min(worker.heartbeat_seconds, POLL_SECONDS)
@@ -92,7 +92,7 @@ class Background:
         self._memory_bytes = 0
         self._beats: Sequence[Callable[[], Beat]] = ()
         self._row = WorkerRow(worker)
-        self._live_output = LiveOutput(slots.output_tail)
+        self._live_output = LiveOutput(dispatcher.output_tail)
         self._reaper = Reaper(
             lease_seconds=worker.lease_seconds, heartbeat_seconds=worker.heartbeat_seconds,
             waits_first=not worker.is_tick,
@@ -230,7 +230,7 @@ class Background:
         return self._alerts.step(connection)
 
     def _write_output(self, connection: psycopg.Connection) -> None:
-        self._live_output.step(connection, self._slots.in_flight.all())
+        self._live_output.step(connection, self._dispatcher.in_flight.all())
 
     def _fire(self, connection: psycopg.Connection) -> Numbers:
         """Fire due schedules; what is left comes after the other duties that are due."""
@@ -304,7 +304,7 @@ class Background:
             beats = [*self._heartbeat_thread.beats(), *self._duty_thread.beats()]
             beats += [beat() for beat in self._beats]
         return PollRequest(
-            self._worker.id, self._row.job_types, len(self._slots.in_flight), self._memory_bytes or None,
+            self._worker.id, self._row.job_types, len(self._dispatcher.in_flight), self._memory_bytes or None,
             self.is_stopping, beats, wants_work=self._replaces_claims, channel=self._notify_check.channel,
             payload=self._notify_check.next_payload(),
         )  # fmt: skip

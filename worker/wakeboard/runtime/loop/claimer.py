@@ -28,8 +28,8 @@ from wakeboard.runtime.loop.claim_cursor import ClaimCursor
 from wakeboard.runtime.loop.claim_planner import MOST_IN_FLIGHT, NEVER, ClaimPlan, ClaimPlanner
 from wakeboard.runtime.loop.connections import LoopConnection
 from wakeboard.runtime.loop.deferred_results import LEAVE_SECONDS, MOST_RESULTS, ResultsWithClaim
+from wakeboard.runtime.loop.dispatcher import Dispatcher
 from wakeboard.runtime.loop.result_writer import ResultWriter
-from wakeboard.runtime.loop.slots import Slots
 from wakeboard.runtime.worker import Worker
 
 # Who claims from a type with a limit holds its lock for about a millisecond.
@@ -47,7 +47,7 @@ SETTLED_SECONDS = 35.0
 
 
 class Claimer:
-    """Sends claims on one connection and hands the rows to the slots.
+    """Sends claims on one connection and hands the rows to the dispatcher.
 
     ``may_claim``: whether the worker may claim, as of the loop's last step.
     """
@@ -57,7 +57,7 @@ class Claimer:
         worker: Worker,
         connection: LoopConnection,
         planner: ClaimPlanner,
-        slots: Slots,
+        dispatcher: Dispatcher,
         writer: ResultWriter,
         missing_tables: MissingTables,
     ) -> None:
@@ -65,7 +65,7 @@ class Claimer:
         self._connection = connection
         self._planner = planner
         self._demand = planner.demand
-        self._slots = slots
+        self._dispatcher = dispatcher
         self._writer = writer
         self._deferred = writer.deferred
         self._missing_tables = missing_tables
@@ -155,16 +155,16 @@ class Claimer:
     def _recover(self) -> None:
         assert self._connection.channel is not None
         self._recover_at = math.inf
-        script = recovery_script(self._worker.id, self._slots.in_flight)
+        script = recovery_script(self._worker.id, self._dispatcher.in_flight)
         self._connection.channel.run(script, self._handle_recovery, self._handle_failure)
 
     def _handle_recovery(self, result: RecoveryResult) -> None:
         """Stop the attempts that the database does not know of, before anything is claimed once more."""
         self._missing_tables.remove("claim")
         if result.forgotten:
-            self._slots.kill_forgotten(result.forgotten)
+            self._dispatcher.kill_forgotten(result.forgotten)
         if result.refused:
-            self._slots.in_flight.abandon(result.refused)
+            self._dispatcher.in_flight.abandon(result.refused)
             ids = ",".join(str(run_id) for run_id, _ in result.refused[:20])
             log.warn("The database refuses to take claims back; their leases end by themselves.",
                      runs=ids, count=len(result.refused))  # fmt: skip
@@ -179,7 +179,7 @@ class Claimer:
         self._duty_rounds = duty_rounds
         now = monotonic()
         self._is_gathering = False
-        if not self._connection.is_free or now < self._demand.not_before or self._slots.is_clearing:
+        if not self._connection.is_free or now < self._demand.not_before or self._dispatcher.is_clearing:
             return
         if now >= self._recover_at:
             self._recover()
@@ -193,7 +193,7 @@ class Claimer:
         elif (plan := self._plan()) is not None:
             self._send(plan)
         else:
-            unwritten = self._slots.unwritten
+            unwritten = self._dispatcher.unwritten
             if unwritten >= self._most_unwritten:
                 self._demand.error = f"{unwritten:,} runs have ended and could not be written yet."
             else:
@@ -206,10 +206,10 @@ class Claimer:
         return self._planner.slots if self._writer.is_refused else MOST_IN_FLIGHT
 
     def _plan(self, coming: int = 0) -> ClaimPlan | None:
-        unwritten = self._slots.unwritten
+        unwritten = self._dispatcher.unwritten
         if unwritten >= self._most_unwritten:
             return None
-        return self._planner.plan(self._slots.loads, coming=coming, unwritten=unwritten)
+        return self._planner.plan(self._dispatcher.loads, coming=coming, unwritten=unwritten)
 
     def _claim_ahead(self, rows: Rows) -> None:
         """Send the next claim of a backlog before ``rows`` are handed out, which takes as long as a claim."""
@@ -272,7 +272,7 @@ class Claimer:
             self._handle_failure(claimed.failure)
         elif is_full:
             self._claim_ahead(rows)
-        self._slots.take(rows, claimed.sent_ns, claimed.listed)
+        self._dispatcher.take(rows, claimed.sent_ns, claimed.listed)
         self._log_results(results)
 
     def give_back_overdue(self) -> None:

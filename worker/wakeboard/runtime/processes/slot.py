@@ -367,7 +367,9 @@ class Slot:
             answer=answer,
             unstarted=unstarted,
             started_ns=started_ns,
-            is_unconditional_kill=child is not None and child.is_unconditional_kill and status == signal.SIGKILL,
+            is_unconditional_kill=(
+                child is not None and child.is_unconditional_kill and status == signal.SIGKILL
+            ),
             is_clean=is_clean,
             has_begun=running is not None or (child is not None and child.has_answered),
         )

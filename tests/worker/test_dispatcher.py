@@ -1,4 +1,4 @@
-"""What the slots make of answers: whose run has ended, and what is left with each slot."""
+"""What the dispatcher makes of answers: whose run has ended, and what is left with each slot."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from wakeboard.core.process.assignment import Assignment
 from wakeboard.core.process.shared_slot import boottime_ns
 from wakeboard.runtime.loop.claim_planner import ClaimPlanner
 from wakeboard.runtime.loop.connections import LoopConnection
+from wakeboard.runtime.loop.dispatcher import Dispatcher
 from wakeboard.runtime.loop.ended_attempt import EndedAttempt
 from wakeboard.runtime.loop.in_flight import RunsInFlight
 from wakeboard.runtime.loop.result_writer import ResultWriter
-from wakeboard.runtime.loop.slots import Slots
 from wakeboard.runtime.processes.children import Children
 from wakeboard.runtime.processes.protocol import AttemptEnd, ChildExit, SuccessBatch
 from wakeboard.runtime.worker import Worker
 
 
 class Desk:
-    """Slots whose children were never started, and a writer without a connection, which keeps what ended."""
+    """A dispatcher without a child, and a writer without a connection, which keeps what ended."""
 
     def __init__(self, made: ClaimPlanner | None = None) -> None:
         self.claims = made or claims("mail")
@@ -31,20 +31,20 @@ class Desk:
         connection = LoopConnection("postgresql://nowhere", "finish", lambda _: None)
         writer = ResultWriter(connection, self.in_flight, self.claims, "w")
         self.queue = writer.queue
-        self.slots = Slots(Worker("w"), self.children, self.in_flight, self.claims, writer)
+        self.dispatcher = Dispatcher(Worker("w"), self.children, self.in_flight, self.claims, writer)
 
     @property
     def ended(self) -> list[EndedAttempt]:
         return list(self.queue.waiting())
 
     def take(self, runs: int) -> list[Assignment]:
-        """Let the slots take ``runs``; return what the first slot was given, in order."""
-        self.slots.take([claimed("mail", run_id) for run_id in range(1, runs + 1)], boottime_ns())
+        """Let the dispatcher take ``runs``; return what the first slot was given, in order."""
+        self.dispatcher.take([claimed("mail", run_id) for run_id in range(1, runs + 1)], boottime_ns())
         return [held.assignment for held in self.in_flight.all() if held.slot == 0]
 
     @property
     def outstanding(self) -> list[int]:
-        return [load.outstanding for load in self.slots.loads]
+        return [load.outstanding for load in self.dispatcher.loads]
 
     @property
     def succeeded(self) -> list[int]:
@@ -60,7 +60,7 @@ def desk() -> Iterator[Desk]:
 
 def test_what_returned_leaves_its_slot_and_waits_to_be_written(desk: Desk) -> None:
     first, second, third = desk.take(6)
-    desk.slots.handle_returned(SuccessBatch(0, [(first, 1_000, 5_001_000), (second, 9_000, 8_000)]))
+    desk.dispatcher.handle_returned(SuccessBatch(0, [(first, 1_000, 5_001_000), (second, 9_000, 8_000)]))
     assert [(one.run.assignment, one.took_seconds, one.ended_ns) for one in desk.ended] == [
         (first, 0.005, 5_001_000), (second, 0.0, 8_000),
     ]  # fmt: skip
@@ -72,8 +72,8 @@ def test_what_returned_leaves_its_slot_and_waits_to_be_written(desk: Desk) -> No
 
 def test_what_returned_is_decided_as_any_other_answer(desk: Desk) -> None:
     first, second, _ = desk.take(6)
-    desk.slots.handle_returned(SuccessBatch(0, [(first, 1_000, 5_000)]))
-    desk.slots.handle_finished(AttemptEnd(0, second, desk.ended[0].answer, 1_000, 5_000))
+    desk.dispatcher.handle_returned(SuccessBatch(0, [(first, 1_000, 5_000)]))
+    desk.dispatcher.handle_finished(AttemptEnd(0, second, desk.ended[0].answer, 1_000, 5_000))
     at_once, singly = desk.ended
     assert vars(at_once) | {"run": None} == vars(singly) | {"run": None}
 
@@ -81,7 +81,9 @@ def test_what_returned_is_decided_as_any_other_answer(desk: Desk) -> None:
 def test_a_run_that_is_not_ours_any_more_or_returns_twice_ends_nothing(desk: Desk) -> None:
     first, second, third = desk.take(6)
     desk.in_flight.forget([second[:2]])
-    desk.slots.handle_returned(SuccessBatch(0, [(first, 1, 2), (second, 2, 3), (third, 3, 4), (first, 5, 6)]))
+    desk.dispatcher.handle_returned(
+        SuccessBatch(0, [(first, 1, 2), (second, 2, 3), (third, 3, 4), (first, 5, 6)])
+    )
     assert desk.succeeded == [first.run_id, third.run_id]
     assert desk.outstanding == [1, 3]
 
@@ -91,7 +93,7 @@ def test_only_children_that_end_before_they_begin_a_run_are_a_sign_of_a_broken_s
     desk: Desk, has_begun: bool, is_hindered: bool
 ) -> None:
     for run in desk.take(6):
-        desk.slots.handle_died(
+        desk.dispatcher.handle_died(
             ChildExit(0, "ended", None, AttemptResult("raised"), [run], has_begun=has_begun)
         )
     assert (desk.claims.demand.block_reason is not None) == is_hindered
@@ -100,14 +102,14 @@ def test_only_children_that_end_before_they_begin_a_run_are_a_sign_of_a_broken_s
 def test_of_a_quick_type_a_run_with_one_try_waits_behind_no_other(desk: Desk) -> None:
     rows = [claimed("mail", run_id) for run_id in range(1, 6)]
     rows[3] = (*rows[3][:10], 1, *rows[3][11:])
-    desk.slots.take(rows, boottime_ns())
+    desk.dispatcher.take(rows, boottime_ns())
     assert [(one.run.run_id, one.move, one.has_started) for one in desk.ended] == [(4, "release", False)]
     assert desk.outstanding == [2, 2]
 
 
 def test_runs_with_one_try_that_are_listed_may_wait_for_one_another(desk: Desk) -> None:
     rows = [(*claimed("mail", run_id)[:10], 1, *claimed("mail", run_id)[11:]) for run_id in range(1, 5)]
-    desk.slots.take(rows, boottime_ns(), {"mail"})
+    desk.dispatcher.take(rows, boottime_ns(), {"mail"})
     assert (desk.ended, desk.outstanding) == ([], [2, 2])
     assert all(held.assignment.is_listed for held in desk.in_flight.all())
 
@@ -118,9 +120,9 @@ def test_of_a_brief_type_with_a_limit_no_run_is_lost_behind_one_with_one_try_tha
     desk.claims.limited_types = ["mail"]
     for _ in range(20):
         desk.claims._pace("mail").observe(0.0001, is_only_try=False)
-    desk.slots.take([claimed("mail", run_id) for run_id in range(1, 5)], boottime_ns())
+    desk.dispatcher.take([claimed("mail", run_id) for run_id in range(1, 5)], boottime_ns())
     single = [(*claimed("mail", run_id)[:10], 1, *claimed("mail", run_id)[11:]) for run_id in range(5, 13)]
-    desk.slots.take(single, boottime_ns())
+    desk.dispatcher.take(single, boottime_ns())
     assert sorted(one.run.run_id for one in desk.ended) == list(range(6, 13)), "each goes back"
     assert desk.outstanding == [4, 1]
 
@@ -128,7 +130,7 @@ def test_of_a_brief_type_with_a_limit_no_run_is_lost_behind_one_with_one_try_tha
 def test_a_process_that_cannot_say_what_it_begins_ends_claims_ahead_of_only_tries(desk: Desk) -> None:
     first, *_ = desk.take(6)
     desk.claims.note_only_try("mail")
-    desk.slots.handle_finished(
+    desk.dispatcher.handle_finished(
         AttemptEnd(0, first, AttemptResult("unbegun", message="too many connections"), 1, 1)
     )
     assert [(one.run.assignment, one.move, one.has_started) for one in desk.ended] == [
@@ -141,5 +143,5 @@ def test_a_run_that_takes_its_process_with_it_makes_its_type_slow(desk: Desk) ->
     first, *others = desk.take(6)
     assert desk.claims.is_quick("mail")
     answer = AttemptResult("crashed", "killed", "killed")
-    desk.slots.handle_died(ChildExit(0, "died", first, answer, others, 1, False, False, True))
+    desk.dispatcher.handle_died(ChildExit(0, "died", first, answer, others, 1, False, False, True))
     assert not desk.claims.is_quick("mail"), "each such end gives back all that waits behind it"

@@ -1,4 +1,4 @@
-"""The slots of one worker: which runs each was sent, what its child answered, and what follows for the run.
+"""The dispatcher: which run goes to which slot, and what the answer or the end of its child means for it.
 
 It joins children (processes) and runs in flight (leases). It sends no statement: ended attempts go to
 ``deferred_results`` and ``result_writer``.
@@ -48,8 +48,8 @@ PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 1.0, 60.0
 LONG_NS, WAIT_NS = 250_000_000, 1_000_000_000
 
 
-class Slots:
-    """The slots with their loads and their runs."""
+class Dispatcher:
+    """Gives runs to slots, and ends the attempts that their children answered or died in."""
 
     def __init__(
         self,
