@@ -244,9 +244,10 @@ def test_check_raises_past_the_deadline_without_any_signal(nursery: Nursery) -> 
     assert (finished.answer.kind, finished.answer.error_code) == ("timed_out", "timed_out")
 
 
-def test_request_cancel_stops_a_polite_handler_and_keeps_its_child(nursery: Nursery) -> None:
-    run = assign("polite")
+def test_request_cancel_stops_a_polite_handler_and_keeps_its_child(nursery: Nursery, tmp_path: Path) -> None:
+    run = assign("polite", {"file": str(tmp_path / "begun")})
     nursery.begin(run)
+    nursery.wait_until((tmp_path / "begun").exists)
     pid = nursery.pid()
     nursery.children.request_cancel(0, run.run_id, run.lease_epoch - 1)
     nursery.children.request_cancel(0, run.run_id, run.lease_epoch)
@@ -424,11 +425,13 @@ def test_memory_is_unknown_while_nothing_runs_and_for_types_without_a_limit(nurs
     assert nursery.children.memory(0, 0) is None
 
 
-def test_a_kill_meant_for_a_run_that_has_ended_spares_the_next_one(nursery: Nursery) -> None:
-    over, bystander = assign("polite", timeout=0.05), assign("polite", timeout=30)
+def test_a_kill_meant_for_a_run_that_has_ended_spares_the_next_one(nursery: Nursery, tmp_path: Path) -> None:
+    over = assign("polite", timeout=0.05)
+    bystander = assign("polite", {"file": str(tmp_path / "begun")}, timeout=30)
     nursery.begin(over)
     nursery.wait_for(AttemptEnd)
     nursery.begin(bystander)
+    nursery.wait_until((tmp_path / "begun").exists)
     pid = nursery.pid()
     nursery.children.kill_run(0, over.run_id, over.lease_epoch)
     nursery.children.request_cancel(0, bystander.run_id, bystander.lease_epoch)

@@ -78,7 +78,7 @@ class Nursery:
         return [self.wait_for(AttemptEnd) for _ in assignments]
 
     def begin(self, *assignments: Assignment, slot: int = 0) -> None:
-        """Send the assignments and wait until the first has started."""
+        """Send the assignments and wait until the first has started; its handler may begin a moment later."""
         self.children.send(slot, assignments)
         first = assignments[0].run_id
         self.wait_until(lambda: (now := self.children.current(slot)) is not None and now.run_id == first)

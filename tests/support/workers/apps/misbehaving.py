@@ -218,6 +218,7 @@ async def wait_async(ctx: Context) -> None:
 @job("polite")
 def polite(ctx: Context) -> None:
     """Stop when asked."""
+    note(ctx.payload, os.getpid())
     while True:
         ctx.check()
         time.sleep(0.002)
