@@ -29,9 +29,9 @@ OPERATOR = Actor("olivia", Role.OPERATOR, "web")
 APP = "tests.support.faults.apps.pulses"
 TIMEOUT = 1.5
 LEASE = 4.0
-# A template that is stopped is taken for dead after a second; one more for a busy machine.
+# A fork server that is stopped is taken for dead after a second; one more for a busy machine.
 NOTICED_SECONDS = 2.0
-BELOW = ("template", "child", "descendant")
+BELOW = ("fork_server", "child", "descendant")
 # What a reaper does with a run whose lease it thinks has ended, and whoever claims it then.
 TAKE_OVER = """
 WITH taken AS (
@@ -65,8 +65,8 @@ def pulses(house: House, ids: Sequence[int]) -> list[Line]:
 
 
 def pids_of(who: str, worker: Wakeboard, house: House, ids: Sequence[int]) -> list[int]:
-    """Return the ids of one kind of a worker's processes: those that the runs have, or its template's."""
-    if who == "template":
+    """Return the ids of one kind of a worker's processes: those that the runs have, or its fork server's."""
+    if who == "fork_server":
         return [child.pid for child in psutil.Process(worker.pid).children()]
     starts = {line.pid for line in house.truth("start") if line.run_id in ids}
     if who == "child":
@@ -102,8 +102,8 @@ def clock(connection: psycopg.Connection[Any]) -> datetime:
 
 @fault(
     "F76",
-    injected="SIGSTOP of template, handlers, their offspring or the supervisor, which goes on later, while "
-    "one run times out and one is cancelled",
+    injected="SIGSTOP of fork server, handlers, their offspring or the supervisor, which goes on later, "
+    "while one run times out and one is cancelled",
     expected="every process of both gone in time, outcomes timed_out and cancelled, the worker goes on",
 )
 def test_a_stopped_process_keeps_nothing_from_being_stopped(house: House, measured: Measured) -> None:
@@ -141,14 +141,14 @@ def test_a_stopped_process_keeps_nothing_from_being_stopped(house: House, measur
 
 @fault(
     "F76",
-    injected="SIGSTOP of the template of an idle worker, then runs; again when its children end beside it",
-    expected="the template is taken for dead and replaced, the runs start within 8 s",
+    injected="SIGSTOP of the fork server of an idle worker, then runs; again when its children end beside it",
+    expected="the fork server is taken for dead and replaced, the runs start within 8 s",
 )
-def test_a_template_that_cannot_fork_is_replaced(house: House, measured: Measured) -> None:
+def test_a_fork_server_that_cannot_fork_is_replaced(house: House, measured: Measured) -> None:
     worker = house.worker(APP=APP, CONCURRENCY=2, LEASE_SECONDS=10)
     took: list[float] = []
     for _ in range(2):
-        stop(pids_of("template", worker, house, []))
+        stop(pids_of("fork_server", worker, house, []))
         # The second time there are children, which end by themselves and are mourned by nobody.
         for child in worker.family()[1:]:
             os.kill(child.pid, signal.SIGKILL)
@@ -165,24 +165,24 @@ def test_a_template_that_cannot_fork_is_replaced(house: House, measured: Measure
 
 @fault(
     "F76",
-    injected="SIGSTOP of a template that was just started afresh and imports the handlers",
+    injected="SIGSTOP of a fork server that was just started afresh and imports the handlers",
     expected="it is taken for dead and replaced; a slow import is not",
 )
-def test_a_template_that_is_stopped_while_it_imports_is_replaced(house: House, measured: Measured) -> None:
+def test_a_fork_server_that_is_stopped_while_it_imports_is_replaced(house: House, measured: Measured) -> None:
     slow = house.folder / "slow"
     worker = house.worker(environment={"SLOW_IMPORT": str(slow)}, APP=f"{APP}_slowly", LEASE_SECONDS=10)
-    (first,) = pids_of("template", worker, house, [])
+    (first,) = pids_of("fork_server", worker, house, [])
     slow.write_text(f"{SERVER_SILENT_SECONDS + 1:g}")
     os.kill(first, signal.SIGKILL)
-    (second,) = wait_until(lambda: [pid for pid in pids_of("template", worker, house, []) if pid != first])
+    (second,) = wait_until(lambda: [pid for pid in pids_of("fork_server", worker, house, []) if pid != first])
     wait_until(lambda: not slow.exists(), 30, "the second one imports")
     waiting = house.enqueue("note")
     house.wait_until_started([waiting])
-    assert pids_of("template", worker, house, []) == [second], "a slow import is no silence"
+    assert pids_of("fork_server", worker, house, []) == [second], "a slow import is no silence"
     slow.write_text("60")
     os.kill(second, signal.SIGKILL)
     wait_until(lambda: not slow.exists(), 30, "the third one imports")
-    stop(pids_of("template", worker, house, []))
+    stop(pids_of("fork_server", worker, house, []))
     asked = now()
     last = house.enqueue("note")
     house.wait_until_started([last])
@@ -204,7 +204,7 @@ def overlap(house: House, run_id: int) -> list[Line]:
 
 @fault(
     "F77",
-    injected="SIGSTOP of template, handler or its offspring of a worker that is cut off from the database",
+    injected="SIGSTOP of fork server, handler or its offspring of a worker that is cut off from the database",
     expected="nothing of the first attempt works when the lease ends and another worker starts the second",
 )
 def test_a_worker_fences_itself_whichever_of_its_processes_is_stopped(
@@ -238,7 +238,7 @@ def test_a_worker_fences_itself_whichever_of_its_processes_is_stopped(
 
 @fault(
     "F77",
-    injected="SIGSTOP of template, handler or its offspring of a worker whose run another one takes over",
+    injected="SIGSTOP of fork server, handler or its offspring of a worker whose run another one takes over",
     expected="the worker hears it with its next renewal and ends what it runs within a second more",
 )
 def test_a_lease_that_was_taken_over_ends_the_run_whatever_is_stopped(
@@ -264,8 +264,8 @@ def test_a_lease_that_was_taken_over_ends_the_run_whatever_is_stopped(
 
 @fault(
     "F78",
-    injected="SIGTERM for four workers; stopped are: the first's template, the second's handler, the third's "
-    "handler's offspring, and the fourth itself, which goes on two seconds later",
+    injected="SIGTERM for four workers; stopped are: the first's fork server, the second's handler, "
+    "the third's handler's offspring, and the fourth itself, which goes on two seconds later",
     expected="each ends with 0 within SHUTDOWN_SECONDS + KILL_SECONDS, nothing is left",
 )
 def test_a_worker_stops_in_time_whichever_of_its_processes_is_stopped(
@@ -306,17 +306,17 @@ def test_a_worker_stops_in_time_whichever_of_its_processes_is_stopped(
 
 @fault(
     "F78",
-    injected="kill -9 of the supervisor while its template is stopped",
-    expected="template, handlers and their offspring are gone within 2 s",
+    injected="kill -9 of the supervisor while its fork server is stopped",
+    expected="fork server, handlers and their offspring are gone within 2 s",
 )
-def test_nothing_outlives_a_killed_supervisor_whose_template_is_stopped(
+def test_nothing_outlives_a_killed_supervisor_whose_fork_server_is_stopped(
     house: House, measured: Measured
 ) -> None:
     worker = house.worker(APP=APP, CONCURRENCY=2)
     ids = house.enqueue_many("pulse", 2)
     house.wait_until_started(ids)
     pids = [member.pid for member in worker.family()] + [line.pid for line in pulses(house, ids)]
-    stop(pids_of("template", worker, house, ids))
+    stop(pids_of("fork_server", worker, house, ids))
     worker.kill()
     killed = now()
     took = gone_at(pids) - killed
@@ -328,8 +328,8 @@ def test_nothing_outlives_a_killed_supervisor_whose_template_is_stopped(
 
 
 def children_of(worker: Wakeboard) -> list[psutil.Process]:
-    """Return the children of a worker's template."""
-    return [each for template in psutil.Process(worker.pid).children() for each in template.children()]
+    """Return the children of a worker's fork server."""
+    return [each for server in psutil.Process(worker.pid).children() for each in server.children()]
 
 
 @fault(
@@ -349,7 +349,7 @@ def test_a_worker_outlives_its_folder(house: House, measured: Measured) -> None:
             child.kill()
         house.wait_until_status(house.enqueue_many("note", 4), "succeeded")
     assert {child.cwd() for child in children_of(worker)} == {"/"}
-    # A template that is started afresh finds no folder either.
+    # A fork server that is started afresh finds no folder either.
     psutil.Process(worker.pid).children()[0].kill()
     house.wait_until_status(house.enqueue_many("note", 4), "succeeded")
     wait_until(lambda: worker.output.count(f"{release}, is gone") == 2, 20, "it says so once more")
@@ -358,7 +358,7 @@ def test_a_worker_outlives_its_folder(house: House, measured: Measured) -> None:
         child.kill()
     house.wait_until_status(house.enqueue_many("note", 4), "succeeded")
     assert {child.cwd() for child in children_of(worker)} == {str(release)}
-    measured(f"{house.outcomes()}, one warning of each template")
+    measured(f"{house.outcomes()}, one warning of each fork server")
     assert house.outcomes() == {"succeeded": 24}
     house.check()
 

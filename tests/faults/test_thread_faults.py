@@ -91,13 +91,13 @@ def test_a_thread_that_ends_is_told_and_started_again(house: House, scale: Scale
     worker = house.worker(environment=orders.environment)
     names = [name for name in orders.names(worker.pid) if not is_brief(name)]
     assert sorted(names) == sorted(("MainThread", *WORKER_THREADS)), "a thread without a line here"
-    assert {len(member.threads()) for member in worker.family()} == {1}, "template and children have one"
+    assert {len(member.threads()) for member in worker.family()} == {1}, "fork server and children have one"
     # What writes the log loses the line at hand, so it comes last.
     for ended in (WORKER_THREADS[:-1], WORKER_THREADS[-1:]):
         orders.end(worker.pid, *ended)
-        # What passes on the template's lines hears of it with the next one.
-        template = psutil.Process(worker.pid).children()[0]
-        Path(f"/proc/{template.pid}/fd/2").write_text("a line of the template\n")
+        # What passes on the fork server's lines hears of it with the next one.
+        server = psutil.Process(worker.pid).children()[0]
+        Path(f"/proc/{server.pid}/fd/2").write_text("a line of the fork server\n")
         for name in ended:
             worker.wait_for(ENDED.format(name))
     wait_until(lambda: "SystemExit" in last_error(house, "renew"), 30, "the lease's row tells it")

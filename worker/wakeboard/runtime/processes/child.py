@@ -66,7 +66,7 @@ class _HandlerWindow:
         self._child.is_interruptible = True
         if self._child.is_ending:
             self._child.is_interruptible = False
-            raise self._child.stop_reason()
+            raise self._child.stop_exception()
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self._child.is_interruptible = False
@@ -174,14 +174,14 @@ class Child:
         self.is_ending = True
         if self.is_interruptible:
             self.is_interruptible = False
-            reason = self.stop_reason()
+            reason = self.stop_exception()
             if not self.loop.stop(reason):
                 raise reason
         if self._is_idle:
             self._is_idle = False
             raise _IdleStop
 
-    def stop_reason(self) -> BaseException:
+    def stop_exception(self) -> BaseException:
         """Return what to raise in the current handler: its deadline has passed, or it is stopped for another
         reason."""
         if boottime_ns() >= self._shared.deadline_ns():
