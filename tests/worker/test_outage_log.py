@@ -151,6 +151,6 @@ def test_an_outage_that_an_error_of_the_leases_thread_began_is_no_error_of_that_
     keeper.start()
     try:
         wait_until(lambda: len(tries) > 100)
-        assert not keeper.is_lost
+        assert not keeper.has_ended
     finally:
         keeper.stop()

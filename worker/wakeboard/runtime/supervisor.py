@@ -375,7 +375,7 @@ class Supervisor:
 
         Nobody would renew its leases, or write that it lives. A new process can do so in its place.
         """
-        ended = [*(["lease"] if self._lease.is_lost else []), *self._background.ended_threads]
+        ended = [*(["lease"] if self._lease.has_ended else []), *self._background.ended_threads]
         if ended and self._exit_code is None:
             log.warn(
                 "A thread that this worker cannot do without does not stay alive, so the worker ends: others "

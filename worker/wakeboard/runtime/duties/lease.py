@@ -104,7 +104,7 @@ class LeaseKeeper:
         return self._thread.failing_seconds > 0
 
     @property
-    def is_lost(self) -> bool:
+    def has_ended(self) -> bool:
         """Whether the thread has ended, or has failed by unexpected errors for a whole lease."""
         return self._thread.is_lost(self._worker.lease_seconds)
 

@@ -151,7 +151,7 @@ class ForkServerControl:
         self._checked_at = now
 
     def _is_overdue(self) -> bool:
-        """Return whether it is silent for too long. While it imports the handlers it may be, if it runs."""
+        """Return whether it is silent for too long. While it imports it may be, unless it is suspended."""
         if self._is_ready and self._silent_seconds >= SERVER_SILENT_SECONDS:
             return True
         return self._silent_seconds >= SERVER_SUSPENDED_SECONDS and self._is_suspended()
